@@ -1,0 +1,174 @@
+"""What doors say to the service and hear back: plain values, the same for every door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from lanner.model import PRIORITY_NORMAL, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls. Anonymous until tokens arrive; every call carries one all the same."""
+
+    name: str
+    door: str = ""
+
+
+ANONYMOUS: Final = Identity("anonymous")
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message as a door without batches (REST) hands it in."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    priority: int = PRIORITY_NORMAL
+    partition: int | None = None
+    deliver_at_ms: int = 0
+    expires_at_ms: int = 0
+    dedup_id: bytes = b""
+
+
+class Stored(NamedTuple):
+    """Where one message went."""
+
+    partition: int
+    offset: int
+    append_ms: int
+    duplicate: bool
+
+
+class Delivered(NamedTuple):
+    """One leased (or taken) message, decoded. `token` settles it, together with its partition and offset."""
+
+    message: Message
+    token: int
+    deadline_ms: int
+
+
+class Range(NamedTuple):
+    """Leased messages of one batch: offsets first_offset .. first_offset + count - 1."""
+
+    first_offset: int
+    count: int
+    attempt: int
+
+
+class LeasedBatch(NamedTuple):
+    """Leased messages of one batch with its bytes, as the producer encoded them or as an extract."""
+
+    partition: int
+    token: int
+    base_offset: int
+    append_ms: int
+    deadline_ms: int
+    priority: int
+    data: bytes | memoryview
+    ranges: Sequence[Range]
+
+
+class PollResult(NamedTuple):
+    batches: Sequence[LeasedBatch]
+    limited: bool
+
+
+class SettleItem(NamedTuple):
+    partition: int
+    token: int
+    first_offset: int
+    count: int
+    kind: int
+    delay_ms: int = -1
+    reason: str = ""
+
+
+class SettleResult(NamedTuple):
+    code: int
+    count: int
+
+
+class FetchedBatch(NamedTuple):
+    base_offset: int
+    count: int
+    append_ms: int
+    data: bytes | memoryview
+
+
+class FetchResult(NamedTuple):
+    first_offset: int
+    end_offset: int
+    next_offset: int
+    batches: Sequence[FetchedBatch]
+    incarnation: int
+
+
+class PublishResult(NamedTuple):
+    base_offset: int
+    count: int
+    append_ms: int
+    duplicate: bool
+
+
+class PartitionStateResult(NamedTuple):
+    id: int
+    leader: str
+    first_offset: int
+    end_offset: int
+    bytes: int
+    batches: int
+    pinned_bytes: int
+    depth: Mapping[int, int]
+
+
+class TopicResult(NamedTuple):
+    name: str
+    incarnation: int
+    settings: Mapping[str, object]
+    partitions: Sequence[PartitionStateResult]
+
+
+class GroupPartitionResult(NamedTuple):
+    partition: int
+    offset: int
+    lag: int
+    ready: int
+    leased: int
+    waiting: int
+    dead: int
+    depth: Mapping[int, int]
+    oldest_ms: int
+
+
+class GroupResult(NamedTuple):
+    topic: str
+    group: str
+    kind: str
+    partitions: Sequence[GroupPartitionResult]
+
+
+class DeadLetterResult(NamedTuple):
+    partition: int
+    offset: int
+    priority: int
+    attempts: int
+    reason: str
+    died_ms: int
+    append_ms: int
+    data: bytes  # an extract: a batch of this one message; empty when it cannot be read
+
+
+class DeadLettersResult(NamedTuple):
+    letters: Sequence[DeadLetterResult]
+    total: int
+
+
+class OffsetsResult(NamedTuple):
+    partition: int
+    first_offset: int
+    end_offset: int
+    at_time: int

@@ -1,0 +1,340 @@
+"""The one catalogue of errors.
+
+Every error that can cross a door (native, REST, gRPC) is a class here, with its wire code, its HTTP and gRPC
+status, and whether the same call may succeed when it is simply repeated. The docstring is the default message.
+Rooms raise these; doors translate them and add nothing. A code is never reused for another meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class LannerError(Exception):
+    """Something went wrong inside Lanner."""
+
+    code: ClassVar[int] = 1
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str | None = None, **details: Any) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.details = details
+        super().__init__(self.message)
+
+    @property
+    def name(self) -> str:
+        """The name under which every door reports this error."""
+        return type(self).__name__
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """How long the caller should wait before it tries again, when the broker knows."""
+        value = self.details.get("retry_after_ms")
+        return value if isinstance(value, int) else None
+
+
+# ------------------------------------------------------------------ the caller's fault
+
+
+class ValidationError(LannerError):
+    """The request is not valid."""
+
+    code = 10
+    http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
+
+
+class MalformedBatch(ValidationError):
+    """The batch does not decode."""
+
+    code = 11
+
+
+class MessageTooLarge(ValidationError):
+    """The message is larger than the topic allows."""
+
+    code = 12
+    http_status = 413
+
+
+class ProtocolError(ValidationError):
+    """The frame does not follow the protocol."""
+
+    code = 13
+
+
+class UnsupportedVersion(ValidationError):
+    """The peer speaks a version of the protocol that this side does not know."""
+
+    code = 14
+    http_status = 505
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class Unauthenticated(LannerError):
+    """The credentials are missing or wrong."""
+
+    code = 20
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+
+
+class PermissionDenied(LannerError):
+    """The caller may not do this."""
+
+    code = 21
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+
+
+# ------------------------------------------------------------------ what is named is not there, or is already
+
+
+class NotFoundError(LannerError):
+    """What the request names does not exist."""
+
+    code = 30
+    http_status = 404
+    grpc_status = "NOT_FOUND"
+
+
+class TopicNotFound(NotFoundError):
+    """The topic does not exist; create it first, or let the broker create topics by itself."""
+
+    code = 31
+
+
+class PartitionNotFound(NotFoundError):
+    """The topic has no such partition."""
+
+    code = 32
+
+
+class GroupNotFound(NotFoundError):
+    """The group does not exist on this topic."""
+
+    code = 33
+
+
+class DeadLetterNotFound(NotFoundError):
+    """No dead letter of the group has this offset."""
+
+    code = 34
+
+
+class OffsetOutOfRange(NotFoundError):
+    """The offset lies outside what the partition holds."""
+
+    code = 35
+    http_status = 416
+    grpc_status = "OUT_OF_RANGE"
+
+
+class TopicExists(LannerError):
+    """A topic of this name exists already."""
+
+    code = 40
+    http_status = 409
+    grpc_status = "ALREADY_EXISTS"
+
+
+# ------------------------------------------------------------------ the state forbids it
+
+
+class ConflictError(LannerError):
+    """The request does not fit the present state."""
+
+    code = 50
+    http_status = 409
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class LeaseLost(ConflictError):
+    """The lease has ended, or the message was leased again; the settle had no effect."""
+
+    code = 51
+
+
+class GroupKindConflict(ConflictError):
+    """The group is of the other kind (stream or queue); use another group name."""
+
+    code = 52
+
+
+class ProducerFenced(ConflictError):
+    """A newer epoch of this producer has published; this one must stop."""
+
+    code = 53
+
+
+class ProducerUnknown(ConflictError):
+    """The broker no longer knows this producer's sequence; start again under a new producer id."""
+
+    code = 54
+
+
+class SequenceGap(ConflictError):
+    """A batch before this one is missing; send the missing one first."""
+
+    code = 55
+    retryable = True
+
+
+class StaleIncarnation(ConflictError):
+    """The topic was deleted and created again since the caller looked it up."""
+
+    code = 56
+
+
+class FenceConflict(ConflictError):
+    """Another owner holds this transaction id."""
+
+    code = 57
+
+
+class StageExpired(ConflictError):
+    """The staged batches expired before they were committed."""
+
+    code = 58
+
+
+class DeadLettersFull(ConflictError):
+    """The group's dead letters are at their bound; redrive or discard some first."""
+
+    code = 59
+
+
+# ------------------------------------------------------------------ not now
+
+
+class Overloaded(LannerError):
+    """The broker has more in hand than it may hold; try again a little later."""
+
+    code = 70
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+    retryable = True
+
+
+class StorageFull(LannerError):
+    """The broker's disk is below its reserve; publishing goes on once there is room."""
+
+    code = 71
+    http_status = 507
+    grpc_status = "RESOURCE_EXHAUSTED"
+    retryable = True
+
+
+class TopicFull(LannerError):
+    """The topic is at its byte limit and its policy is to reject."""
+
+    code = 72
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+    retryable = True
+
+
+class ServiceUnavailable(LannerError):
+    """The broker is starting, draining or stopped."""
+
+    code = 73
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    retryable = True
+
+
+class NotLeader(LannerError):
+    """Another broker leads this partition."""
+
+    code = 74
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    retryable = True
+
+
+class DeadlineExceeded(LannerError):
+    """The deadline passed before the outcome was known; it may still take effect."""
+
+    code = 75
+    http_status = 504
+    grpc_status = "DEADLINE_EXCEEDED"
+    retryable = True
+
+
+class BadGateway(LannerError):
+    """The broker that should answer did not."""
+
+    code = 76
+    http_status = 502
+    grpc_status = "UNAVAILABLE"
+    retryable = True
+
+
+class ConnectionLost(LannerError):
+    """The connection ended before the answer came."""
+
+    code = 77
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    retryable = True
+
+
+# ------------------------------------------------------------------ the environment's fault
+
+
+class ServerError(LannerError):
+    """The broker failed; its log says more."""
+
+    code = 90
+
+
+class NotSupported(LannerError):
+    """This broker does not offer this yet."""
+
+    code = 91
+    http_status = 501
+    grpc_status = "UNIMPLEMENTED"
+
+
+class StorageDamaged(ServerError):
+    """What is on disk does not match its checksum."""
+
+    code = 92
+
+
+class StorageFailed(ServerError):
+    """A write could not be made durable; the broker stops."""
+
+    code = 93
+
+
+class DataDirectoryRefused(ServerError):
+    """The data directory is locked, belongs to another node, or was written by a newer version."""
+
+    code = 94
+
+
+def catalogue() -> dict[int, type[LannerError]]:
+    """Every error by its wire code."""
+    found: dict[int, type[LannerError]] = {}
+    waiting: list[type[LannerError]] = [LannerError]
+    while waiting:
+        kind = waiting.pop()
+        if kind.code in found:
+            raise AssertionError(
+                f"{kind.__name__} and {found[kind.code].__name__} share the code {kind.code}"
+            )
+        found[kind.code] = kind
+        waiting.extend(kind.__subclasses__())
+    return found
+
+
+def from_wire(code: int, message: str, details: dict[str, Any] | None = None) -> LannerError:
+    """The error a peer reported, as the same class here; an unknown code becomes ServerError."""
+    kind = _CATALOGUE.get(code, ServerError)
+    return kind(message, **(details or {}))
+
+
+_CATALOGUE = catalogue()

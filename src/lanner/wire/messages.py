@@ -1,0 +1,403 @@
+"""The control parts of the native protocol, one struct each.
+
+A struct travels as a msgpack array in the order of its fields. A later version may add fields at the end, with
+defaults: an older peer ignores what it does not know, a newer one fills in what is missing. Fields are never removed
+or reordered. Bulk bytes (batches) are not here: they follow the control part, and the structs say how they divide.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+
+PROTOCOL_VERSION: Final = 1
+REPLY: Final = 0x80  # a reply carries the command of its request with this bit set
+ERROR: Final = 0xFF  # or this, with an ErrorReply
+
+
+class Command(IntEnum):
+    HELLO = 0x01
+    PING = 0x02
+    METADATA = 0x03
+    OPEN_PRODUCER = 0x04
+    PUBLISH = 0x10
+    FETCH = 0x11
+    POLL = 0x12
+    SETTLE = 0x13
+    COMMIT = 0x14
+    COMMITTED = 0x15
+    PEEK = 0x16
+    OFFSETS = 0x17
+    RELEASE = 0x18
+    CREATE_TOPIC = 0x20
+    DELETE_TOPIC = 0x21
+    ALTER_TOPIC = 0x22
+    DESCRIBE_TOPIC = 0x23
+    LIST_GROUPS = 0x30
+    DESCRIBE_GROUP = 0x31
+    DROP_GROUP = 0x32
+    SEEK = 0x33
+    LIST_DEAD = 0x40
+    REDRIVE = 0x41
+    DISCARD = 0x42
+
+
+class _Control(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    pass
+
+
+class Empty(_Control):
+    """A control part with nothing to say (PING, OPEN_PRODUCER, replies that only confirm)."""
+
+
+class ErrorReply(_Control):
+    code: int
+    message: str
+    details: dict[str, Any] = {}
+
+
+# ------------------------------------------------------------------ session
+
+
+class Hello(_Control):
+    versions: list[int]
+    client: str = ""
+    token: str = ""
+
+
+class HelloReply(_Control):
+    version: int
+    cluster_id: str
+    node_id: str
+    broker: str  # software and version
+    frame_bytes_max: int
+    inflight_max: int
+
+
+class Metadata(_Control):
+    topics: list[str] | None = None  # None: every topic
+    create: bool = False  # make the missing ones, where the broker allows it
+
+
+class BrokerInfo(_Control):
+    node_id: str
+    host: str
+    port: int
+
+
+class PartitionInfo(_Control):
+    id: int
+    leader: str  # node id; empty while there is none
+    replicas: list[str] = []
+
+
+class TopicInfo(_Control):
+    name: str
+    incarnation: int
+    partitions: list[PartitionInfo]
+    settings: dict[str, Any] = {}
+    error: int = 0  # catalogue code; 0: none
+
+
+class MetadataReply(_Control):
+    cluster_id: str
+    brokers: list[BrokerInfo]
+    topics: list[TopicInfo]
+
+
+class ProducerOpened(_Control):
+    producer_id: int
+    epoch: int = 0
+
+
+# ------------------------------------------------------------------ data
+
+
+class Publish(_Control):
+    """Bulk: exactly one encoded batch."""
+
+    topic: str
+    partition: int
+    incarnation: int = 0  # 0: whatever topic has this name now
+
+
+class Published(_Control):
+    base_offset: int
+    append_ms: int
+    count: int
+    duplicate: bool = False
+    durability: str = "synced"
+
+
+class Fetch(_Control):
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int = 1 << 20
+    wait_ms: int = 0  # wait so long for something at `offset` when it is the end
+    incarnation: int = 0
+
+
+class FetchedBatch(_Control):
+    base_offset: int
+    count: int  # offsets base_offset .. base_offset + count - 1, also when the bytes are an extract of fewer
+    append_ms: int
+    size: int  # bytes of this batch in the bulk part
+
+
+class Fetched(_Control):
+    """Bulk: the batches one after the other. The first may begin before the offset asked for: skip into it."""
+
+    first_offset: int  # the earliest that the partition still holds
+    end_offset: int  # one past the latest
+    next_offset: int  # ask for this next; more than the end of the last batch when retention made a hole
+    batches: list[FetchedBatch]
+    incarnation: int = 0
+
+
+class SettleKind(IntEnum):
+    ACK = 1
+    NACK = 2
+    EXTEND = 3
+    REJECT = 4
+
+
+class SettleItem(_Control):
+    partition: int
+    token: int
+    first_offset: int
+    count: int
+    kind: int  # SettleKind
+    delay_ms: int = (
+        -1
+    )  # nack: -1 = the topic's backoff; extend: the new lease from now on, -1 = the topic's lease
+    reason: str = ""
+
+
+class Settle(_Control):
+    group: str
+    topic: str
+    items: list[SettleItem]
+
+
+class SettledItem(_Control):
+    """One per item, in order. count: how many messages it took effect on."""
+
+    code: int  # 0, or a catalogue code (LeaseLost, ...)
+    count: int
+
+
+class Settled(_Control):
+    items: list[SettledItem]
+
+
+class Poll(_Control):
+    """A request for leases. Its settles are decided at once and answered first, by a SETTLE reply frame under the
+    same correlation id; the POLL reply follows when there is something, or the wait is over."""
+
+    group: str
+    topic: str
+    member: str
+    sequence: int  # of this member, rising; repeated, the same leases come back
+    partitions: list[int] | None = None  # None: all
+    max_messages: int = 500
+    max_bytes: int = 1 << 20
+    wait_ms: int = 0
+    lease_ms: int = -1  # -1: the topic's
+    auto_ack: bool = False  # at most once: settled as it is handed out
+    start: str = "earliest"  # or "latest": where a group that does not exist yet begins
+    settles: list[SettleItem] = []
+
+
+class LeasedRange(_Control):
+    first_offset: int
+    count: int
+    attempt: int
+
+
+class PolledBatch(_Control):
+    """Only the messages in `ranges` are leased; the bytes may hold more (skip them) or be an extract of just these."""
+
+    partition: int
+    token: int
+    base_offset: int
+    append_ms: int
+    deadline_ms: int
+    priority: int
+    size: int
+    ranges: list[LeasedRange]
+
+
+class Polled(_Control):
+    """Bulk: the batches one after the other."""
+
+    batches: list[PolledBatch]
+    limited: bool = False  # the group is at outstanding_max on a partition: only retries are served there
+
+
+class Release(_Control):
+    """Give back, without counting an attempt, what was leased but never seen by the application."""
+
+    group: str
+    topic: str
+    items: list[SettleItem]  # kind is ignored
+
+
+class Peek(_Control):
+    """Look without leasing: highest priority first among what is at or after the offset."""
+
+    topic: str
+    partition: int | None = None
+    offset: int = 0
+    max_messages: int = 1
+    max_bytes: int = 1 << 20
+
+
+class Commit(_Control):
+    group: str
+    topic: str
+    offsets: dict[int, int]  # partition → the next offset to read
+
+
+class Committed(_Control):
+    group: str
+    topic: str
+
+
+class CommittedReply(_Control):
+    offsets: dict[int, int]  # partitions without a commit are absent
+
+
+class Offsets(_Control):
+    topic: str
+    time_ms: int = -1  # -1: earliest and end only; else also the first offset appended at or after this time
+
+
+class PartitionOffsets(_Control):
+    partition: int
+    first_offset: int
+    end_offset: int
+    at_time: int = -1
+
+
+class OffsetsReply(_Control):
+    partitions: list[PartitionOffsets]
+    incarnation: int = 0
+
+
+# ------------------------------------------------------------------ administration
+
+
+class CreateTopic(_Control):
+    name: str
+    settings: dict[str, Any] = {}
+
+
+class AlterTopic(_Control):
+    name: str
+    settings: dict[str, Any]
+
+
+class TopicName(_Control):
+    """DELETE_TOPIC, DESCRIBE_TOPIC, LIST_GROUPS."""
+
+    name: str
+
+
+class PartitionState(_Control):
+    id: int
+    leader: str
+    first_offset: int
+    end_offset: int
+    bytes: int
+    batches: int
+    pinned_bytes: int
+    depth: dict[int, int] = {}  # messages held, by priority
+
+
+class TopicDescription(_Control):
+    name: str
+    incarnation: int
+    settings: dict[str, Any]
+    partitions: list[PartitionState]
+
+
+class GroupName(_Control):
+    """DESCRIBE_GROUP, DROP_GROUP."""
+
+    topic: str
+    group: str
+
+
+class GroupsReply(_Control):
+    groups: list[str]
+
+
+class GroupPartition(_Control):
+    partition: int
+    offset: int  # stream: the committed offset; queue: the lowest offset that is not settled
+    lag: int  # messages not settled (queue) or not yet committed (stream)
+    ready: int
+    leased: int
+    waiting: int  # for a retry
+    dead: int
+    depth: dict[int, int] = {}  # ready and never delivered, by priority
+    oldest_ms: int = 0  # append time of the oldest unsettled message; 0: none
+
+
+class GroupDescription(_Control):
+    topic: str
+    group: str
+    kind: str
+    partitions: list[GroupPartition]
+
+
+class Seek(_Control):
+    """Exactly one of offsets, time_ms, to ("earliest" | "latest")."""
+
+    topic: str
+    group: str
+    offsets: dict[int, int] | None = None
+    time_ms: int | None = None
+    to: str | None = None
+
+
+class ListDead(_Control):
+    topic: str
+    group: str
+    partition: int | None = None
+    start_offset: int = 0
+    limit: int = 100
+
+
+class DeadLetter(_Control):
+    partition: int
+    offset: int
+    priority: int
+    attempts: int
+    reason: str
+    died_ms: int
+    append_ms: int
+    size: int  # of its extract in the bulk part (a batch of one message); 0 when the bytes are not sent
+
+
+class DeadLetters(_Control):
+    """Bulk: the extracts one after the other."""
+
+    letters: list[DeadLetter]
+    total: int
+
+
+class DeadChoice(_Control):
+    """REDRIVE, DISCARD. offsets None: every dead letter of the group (or of the partition)."""
+
+    topic: str
+    group: str
+    partition: int | None = None
+    offsets: list[int] | None = None
+
+
+class CountReply(_Control):
+    count: int
