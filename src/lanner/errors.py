@@ -323,9 +323,7 @@ def catalogue() -> dict[int, type[LannerError]]:
     while waiting:
         kind = waiting.pop()
         if kind.code in found:
-            raise AssertionError(
-                f"{kind.__name__} and {found[kind.code].__name__} share the code {kind.code}"
-            )
+            raise AssertionError(f"{kind.__name__} and {found[kind.code].__name__} share the code {kind.code}")
         found[kind.code] = kind
         waiting.extend(kind.__subclasses__())
     return found

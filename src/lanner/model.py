@@ -162,9 +162,7 @@ class TopicSettings:
             raise ValidationError("backoff_ms is larger than backoff_max_ms", field="backoff_ms")
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()
-        }
+        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> TopicSettings:

@@ -170,9 +170,7 @@ class SettleItem(_Control):
     first_offset: int
     count: int
     kind: int  # SettleKind
-    delay_ms: int = (
-        -1
-    )  # nack: -1 = the topic's backoff; extend: the new lease from now on, -1 = the topic's lease
+    delay_ms: int = -1  # nack: -1 = the topic's backoff; extend: the new lease from now on, -1 = the topic's lease
     reason: str = ""
 
 
