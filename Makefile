@@ -1,0 +1,81 @@
+# Two commands matter: `make run` (a broker, nothing else) and `make test`.
+# Everything lives in .venv. Two stamps say how much of it is there: `broker` (what a broker needs) and
+# `complete` (the tools, the tests and Spark too). Both go stale when pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+BROKER   := $(VENV)/.stamp-broker
+COMPLETE := $(VENV)/.stamp-complete
+PINS   := pyproject.toml constraints.txt
+comma  := ,
+
+DATA  ?= data
+FLAGS ?=
+
+SEEDS ?= 10000
+START ?= 0
+SEED  ?=
+PLANT ?=
+ONLY  ?=
+LOOPS ?= 50
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format sim bench chaos clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## ?/  make \1\t/' | expand -t 16
+
+# pip brings uv (a few seconds), uv brings the rest several times faster; where uv cannot be had, pip does it all.
+define install
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m uv --version >/dev/null 2>&1 \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv \
+		|| echo "uv is not to be had here: pip installs, more slowly"
+	@echo "installing $(1) into $(VENV)"
+	@if $(BIN)/python -m uv --version >/dev/null 2>&1; \
+		then $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '$(1)'; \
+		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '$(1)'; \
+	fi
+endef
+
+$(BROKER): $(PINS)
+	$(call install,.)
+	@touch $@
+
+$(COMPLETE): $(PINS)
+	$(call install,.[dev$(comma)spark])
+	@touch $(BROKER) $@
+
+setup: $(COMPLETE)  ## make .venv with everything: broker, tools, Spark
+
+run: $(BROKER)  ## start a broker on ./data, installing only what it needs
+	@exec $(BIN)/lanner up --data $(DATA) $(FLAGS)
+
+# The pure rooms must be covered by their own unit tests; the slower suites then run without the tracer's cost.
+test: $(COMPLETE)  ## every test, and the coverage of the pure rooms
+	$(BIN)/python -m pytest tests/unit tests/contract -n 2 --dist loadfile --cov --cov-report=json:.cache/coverage.json
+	$(BIN)/python tools/pure_coverage.py .cache/coverage.json
+	$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/contract -n 2 --dist loadfile
+
+check: $(COMPLETE)  ## format, lint, types and layering, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(COMPLETE)  ## format the code and fix what can be fixed safely
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; PLANT=name plants a bug
+	@$(BIN)/python -m lanner.testing.simulate $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(START)) $(if $(PLANT),--plant $(PLANT))
+
+bench: $(COMPLETE)  ## measure, each figure beside its floor; ONLY=name[,name] runs a part
+	@$(BIN)/python -m bench.main $(if $(ONLY),--only $(ONLY))
+
+chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition
+	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
+
+clean:  ## remove .venv and caches (never data)
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
