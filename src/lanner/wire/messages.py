@@ -8,7 +8,7 @@ or reordered. Bulk bytes (batches) are not here: they follow the control part, a
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, dataclass_transform
 
 import msgspec
 
@@ -44,15 +44,20 @@ class Command(IntEnum):
     DISCARD = 0x42
 
 
-class _Control(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    pass
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class _ControlType(msgspec.StructMeta):
+    """Tells type checkers what msgspec does anyway: whatever inherits from a frozen struct is frozen."""
 
 
-class Empty(_Control):
+class Control(msgspec.Struct, metaclass=_ControlType, array_like=True, frozen=True, gc=False):
+    """What every control part is."""
+
+
+class Empty(Control):
     """A control part with nothing to say (PING, OPEN_PRODUCER, replies that only confirm)."""
 
 
-class ErrorReply(_Control):
+class ErrorReply(Control):
     code: int
     message: str
     details: dict[str, Any] = {}
@@ -61,13 +66,13 @@ class ErrorReply(_Control):
 # ------------------------------------------------------------------ session
 
 
-class Hello(_Control):
+class Hello(Control):
     versions: list[int]
     client: str = ""
     token: str = ""
 
 
-class HelloReply(_Control):
+class HelloReply(Control):
     version: int
     cluster_id: str
     node_id: str
@@ -76,24 +81,24 @@ class HelloReply(_Control):
     inflight_max: int
 
 
-class Metadata(_Control):
+class Metadata(Control):
     topics: list[str] | None = None  # None: every topic
     create: bool = False  # make the missing ones, where the broker allows it
 
 
-class BrokerInfo(_Control):
+class BrokerInfo(Control):
     node_id: str
     host: str
     port: int
 
 
-class PartitionInfo(_Control):
+class PartitionInfo(Control):
     id: int
     leader: str  # node id; empty while there is none
     replicas: list[str] = []
 
 
-class TopicInfo(_Control):
+class TopicInfo(Control):
     name: str
     incarnation: int
     partitions: list[PartitionInfo]
@@ -101,13 +106,13 @@ class TopicInfo(_Control):
     error: int = 0  # catalogue code; 0: none
 
 
-class MetadataReply(_Control):
+class MetadataReply(Control):
     cluster_id: str
     brokers: list[BrokerInfo]
     topics: list[TopicInfo]
 
 
-class ProducerOpened(_Control):
+class ProducerOpened(Control):
     producer_id: int
     epoch: int = 0
 
@@ -115,7 +120,7 @@ class ProducerOpened(_Control):
 # ------------------------------------------------------------------ data
 
 
-class Publish(_Control):
+class Publish(Control):
     """Bulk: exactly one encoded batch."""
 
     topic: str
@@ -123,7 +128,7 @@ class Publish(_Control):
     incarnation: int = 0  # 0: whatever topic has this name now
 
 
-class Published(_Control):
+class Published(Control):
     base_offset: int
     append_ms: int
     count: int
@@ -131,7 +136,7 @@ class Published(_Control):
     durability: str = "synced"
 
 
-class Fetch(_Control):
+class Fetch(Control):
     topic: str
     partition: int
     offset: int
@@ -140,14 +145,14 @@ class Fetch(_Control):
     incarnation: int = 0
 
 
-class FetchedBatch(_Control):
+class FetchedBatch(Control):
     base_offset: int
     count: int  # offsets base_offset .. base_offset + count - 1, also when the bytes are an extract of fewer
     append_ms: int
     size: int  # bytes of this batch in the bulk part
 
 
-class Fetched(_Control):
+class Fetched(Control):
     """Bulk: the batches one after the other. The first may begin before the offset asked for: skip into it."""
 
     first_offset: int  # the earliest that the partition still holds
@@ -164,7 +169,7 @@ class SettleKind(IntEnum):
     REJECT = 4
 
 
-class SettleItem(_Control):
+class SettleItem(Control):
     partition: int
     token: int
     first_offset: int
@@ -174,24 +179,24 @@ class SettleItem(_Control):
     reason: str = ""
 
 
-class Settle(_Control):
+class Settle(Control):
     group: str
     topic: str
     items: list[SettleItem]
 
 
-class SettledItem(_Control):
+class SettledItem(Control):
     """One per item, in order. count: how many messages it took effect on."""
 
     code: int  # 0, or a catalogue code (LeaseLost, ...)
     count: int
 
 
-class Settled(_Control):
+class Settled(Control):
     items: list[SettledItem]
 
 
-class Poll(_Control):
+class Poll(Control):
     """A request for leases. Its settles are decided at once and answered first, by a SETTLE reply frame under the
     same correlation id; the POLL reply follows when there is something, or the wait is over."""
 
@@ -209,13 +214,13 @@ class Poll(_Control):
     settles: list[SettleItem] = []
 
 
-class LeasedRange(_Control):
+class LeasedRange(Control):
     first_offset: int
     count: int
     attempt: int
 
 
-class PolledBatch(_Control):
+class PolledBatch(Control):
     """Only the messages in `ranges` are leased; the bytes may hold more (skip them) or be an extract of just these."""
 
     partition: int
@@ -228,14 +233,14 @@ class PolledBatch(_Control):
     ranges: list[LeasedRange]
 
 
-class Polled(_Control):
+class Polled(Control):
     """Bulk: the batches one after the other."""
 
     batches: list[PolledBatch]
     limited: bool = False  # the group is at outstanding_max on a partition: only retries are served there
 
 
-class Release(_Control):
+class Release(Control):
     """Give back, without counting an attempt, what was leased but never seen by the application."""
 
     group: str
@@ -243,7 +248,7 @@ class Release(_Control):
     items: list[SettleItem]  # kind is ignored
 
 
-class Peek(_Control):
+class Peek(Control):
     """Look without leasing: highest priority first among what is at or after the offset."""
 
     topic: str
@@ -253,34 +258,34 @@ class Peek(_Control):
     max_bytes: int = 1 << 20
 
 
-class Commit(_Control):
+class Commit(Control):
     group: str
     topic: str
     offsets: dict[int, int]  # partition → the next offset to read
 
 
-class Committed(_Control):
+class Committed(Control):
     group: str
     topic: str
 
 
-class CommittedReply(_Control):
+class CommittedReply(Control):
     offsets: dict[int, int]  # partitions without a commit are absent
 
 
-class Offsets(_Control):
+class Offsets(Control):
     topic: str
     time_ms: int = -1  # -1: earliest and end only; else also the first offset appended at or after this time
 
 
-class PartitionOffsets(_Control):
+class PartitionOffsets(Control):
     partition: int
     first_offset: int
     end_offset: int
     at_time: int = -1
 
 
-class OffsetsReply(_Control):
+class OffsetsReply(Control):
     partitions: list[PartitionOffsets]
     incarnation: int = 0
 
@@ -288,23 +293,23 @@ class OffsetsReply(_Control):
 # ------------------------------------------------------------------ administration
 
 
-class CreateTopic(_Control):
+class CreateTopic(Control):
     name: str
     settings: dict[str, Any] = {}
 
 
-class AlterTopic(_Control):
+class AlterTopic(Control):
     name: str
     settings: dict[str, Any]
 
 
-class TopicName(_Control):
+class TopicName(Control):
     """DELETE_TOPIC, DESCRIBE_TOPIC, LIST_GROUPS."""
 
     name: str
 
 
-class PartitionState(_Control):
+class PartitionState(Control):
     id: int
     leader: str
     first_offset: int
@@ -315,25 +320,25 @@ class PartitionState(_Control):
     depth: dict[int, int] = {}  # messages held, by priority
 
 
-class TopicDescription(_Control):
+class TopicDescription(Control):
     name: str
     incarnation: int
     settings: dict[str, Any]
     partitions: list[PartitionState]
 
 
-class GroupName(_Control):
+class GroupName(Control):
     """DESCRIBE_GROUP, DROP_GROUP."""
 
     topic: str
     group: str
 
 
-class GroupsReply(_Control):
+class GroupsReply(Control):
     groups: list[str]
 
 
-class GroupPartition(_Control):
+class GroupPartition(Control):
     partition: int
     offset: int  # stream: the committed offset; queue: the lowest offset that is not settled
     lag: int  # messages not settled (queue) or not yet committed (stream)
@@ -345,14 +350,14 @@ class GroupPartition(_Control):
     oldest_ms: int = 0  # append time of the oldest unsettled message; 0: none
 
 
-class GroupDescription(_Control):
+class GroupDescription(Control):
     topic: str
     group: str
     kind: str
     partitions: list[GroupPartition]
 
 
-class Seek(_Control):
+class Seek(Control):
     """Exactly one of offsets, time_ms, to ("earliest" | "latest")."""
 
     topic: str
@@ -362,7 +367,7 @@ class Seek(_Control):
     to: str | None = None
 
 
-class ListDead(_Control):
+class ListDead(Control):
     topic: str
     group: str
     partition: int | None = None
@@ -370,7 +375,7 @@ class ListDead(_Control):
     limit: int = 100
 
 
-class DeadLetter(_Control):
+class DeadLetter(Control):
     partition: int
     offset: int
     priority: int
@@ -381,14 +386,14 @@ class DeadLetter(_Control):
     size: int  # of its extract in the bulk part (a batch of one message); 0 when the bytes are not sent
 
 
-class DeadLetters(_Control):
+class DeadLetters(Control):
     """Bulk: the extracts one after the other."""
 
     letters: list[DeadLetter]
     total: int
 
 
-class DeadChoice(_Control):
+class DeadChoice(Control):
     """REDRIVE, DISCARD. offsets None: every dead letter of the group (or of the partition)."""
 
     topic: str
@@ -397,5 +402,5 @@ class DeadChoice(_Control):
     offsets: list[int] | None = None
 
 
-class CountReply(_Control):
+class CountReply(Control):
     count: int
