@@ -202,3 +202,13 @@ _SETTING_CHOICES: Final[Mapping[str, type[StrEnum]]] = {
     "dead_full": DeadFullPolicy,
 }
 _SETTING_NAMES: Final = frozenset(setting.name for setting in fields(TopicSettings))
+
+
+def setting_bounds() -> Mapping[str, tuple[int, int]]:
+    """The lowest and highest value of each setting that is a number; doors state them in their documents."""
+    return _SETTING_BOUNDS
+
+
+def setting_choices() -> Mapping[str, type[StrEnum]]:
+    """The values of each setting that is a choice."""
+    return _SETTING_CHOICES
