@@ -1,0 +1,280 @@
+"""From the bytes of a batch to its messages: checked columns first, Python objects only when they are asked for.
+
+A `Batch` that exists is sound: checksum, offsets that rise, lengths within their bounds, nothing left over. It keeps
+views into the bytes it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from operator import index as whole_number
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from lanner import limits
+from lanner.batch.compression import decompress
+from lanner.batch.encoding import PADDING, Fields, Rows, assemble, check_number, message_checksums, refuse
+from lanner.batch.header import (
+    FLAG_EXTRACT,
+    FLAG_HEADERS,
+    FLAG_KEYS,
+    FLAG_NULL_KEYS,
+    FLAG_TIMESTAMPS,
+    HEADER_BYTES,
+    Buffer,
+    Codec,
+    Header,
+    front_length,
+    malformed,
+    padded,
+    verify,
+)
+
+_decode_map: Final = msgspec.msgpack.Decoder(dict[str, bytes]).decode
+
+
+class _Cursor:
+    """Walks over buffers that lie one after the other, each padded to 8 bytes."""
+
+    __slots__ = ("_place", "_view")
+
+    def __init__(self, view: memoryview, place: int) -> None:
+        self._view = view
+        self._place = place
+
+    def take(self, field: str, length: int) -> memoryview:
+        start = self._place
+        end = start + length
+        padded_end = start + padded(length)
+        view = self._view
+        if padded_end > len(view):
+            malformed(field, f"{length} bytes are wanted and {len(view) - start} are left")
+        if padded_end != end and view[end:padded_end] != PADDING[padded_end - end]:
+            malformed(field, "the padding behind it is not zero")
+        self._place = padded_end
+        return view[start:end]
+
+    def finish(self) -> None:
+        if self._place != len(self._view):
+            malformed("raw_length", f"{len(self._view) - self._place} bytes lie behind the last column")
+
+
+class _Column(NamedTuple):
+    """A checked column of byte strings."""
+
+    offsets: memoryview  # int32
+    data: memoryview
+    bounds: list[int]  # the offsets as numbers
+
+    def items(self) -> list[bytes]:
+        data = bytes(self.data)
+        return [data[start:end] for start, end in pairwise(self.bounds)]
+
+
+def _read_column(cursor: _Cursor, field: str, count: int, item_max: int) -> _Column:
+    offsets = cursor.take(field, 4 * count + 4).cast("i")
+    bounds = offsets.tolist()
+    if bounds[0] != 0 or bounds != sorted(bounds):  # sorting what is sorted is the cheapest scan there is
+        malformed(field, "the offsets do not rise from 0")
+    size = bounds[-1]
+    if size > item_max and max(end - start for start, end in pairwise(bounds)) > item_max:
+        malformed(field, f"one is longer than {item_max} bytes")
+    return _Column(offsets, cursor.take(field, size), bounds)
+
+
+def _read_validity(cursor: _Cursor, count: int) -> bytes:
+    validity = bytes(cursor.take("keys", (count + 7) // 8))
+    bits = int.from_bytes(validity, "little")
+    if bits >> count or not 0 < bits.bit_count() < count:
+        malformed("keys", "the validity bitmap does not fit the count, or says that all or no keys are null")
+    return validity
+
+
+def _decode_headers(column: _Column) -> list[dict[str, bytes]]:
+    decoded: list[dict[str, bytes]] = []
+    for blob in column.items():
+        try:
+            headers = _decode_map(blob) if blob else {}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            malformed("headers", f"those of message {len(decoded)} are not a map of text to bytes")
+        if len(headers) > limits.HEADER_COUNT_MAX:
+            malformed("headers", f"message {len(decoded)} has more than {limits.HEADER_COUNT_MAX}")
+        decoded.append(headers)
+    return decoded
+
+
+def _body(header: Header, view: memoryview) -> tuple[memoryview, int]:
+    """The raw body: a view, and where in it the body begins."""
+    start = front_length(header.count, header.flags, len(header.dedup_id))
+    if header.codec is Codec.NONE:
+        return view, start
+    return memoryview(decompress(header.codec, view[start:], header.raw_length)), 0
+
+
+class Batch:
+    """A decoded batch: checked columns, from which values are made when they are asked for."""
+
+    __slots__ = (
+        "_checksums",
+        "_header_column",
+        "_header_maps",
+        "_key_column",
+        "_key_hashes",
+        "_timestamps",
+        "_validity",
+        "_value_column",
+        "count",
+        "header",
+        "positions",
+    )
+
+    def __init__(self, header: Header, view: memoryview) -> None:
+        count = header.count
+        flags = header.flags
+        self.header = header
+        self.count = count
+        front = _Cursor(view, HEADER_BYTES)
+        front.take("dedup_id", len(header.dedup_id))
+        self.positions: Sequence[int] | None = None
+        if flags & FLAG_EXTRACT:
+            self.positions = _read_positions(front, count)
+        self._checksums = front.take("checksums", 4 * count).cast("I")
+        self._key_hashes = front.take("key_hashes", 8 * count).cast("Q") if flags & FLAG_KEYS else None
+        body = _Cursor(*_body(header, view))
+        self._value_column = _read_column(body, "values", count, limits.MESSAGE_BYTES_MAX)
+        self._key_column: _Column | None = None
+        self._validity: bytes | None = None
+        if flags & FLAG_KEYS:
+            if flags & FLAG_NULL_KEYS:
+                self._validity = _read_validity(body, count)
+            self._key_column = _read_column(body, "keys", count, limits.KEY_BYTES_MAX)
+        self._header_column: _Column | None = None
+        self._header_maps: list[dict[str, bytes]] | None = None
+        if flags & FLAG_HEADERS:
+            self._header_column = _read_column(body, "headers", count, limits.HEADERS_BYTES_MAX)
+            self._header_maps = _decode_headers(self._header_column)
+        self._timestamps: memoryview | None = None
+        if flags & FLAG_TIMESTAMPS:
+            self._timestamps = body.take("timestamps", 8 * count).cast("q")
+        body.finish()
+
+    def values(self) -> list[bytes]:
+        return self._value_column.items()
+
+    def keys(self) -> list[bytes | None]:
+        column = self._key_column
+        if column is None:
+            return [None] * self.count
+        keys: list[bytes | None] = [*column.items()]
+        if self._validity is not None:
+            # format() writes the highest bit first; a leading one keeps the zeros of the last keys.
+            bits = format(int.from_bytes(self._validity, "little") | 1 << self.count, "b")
+            for place, bit in enumerate(reversed(bits[1:])):
+                if bit == "0":
+                    keys[place] = None
+        return keys
+
+    def headers(self) -> list[dict[str, bytes]]:
+        if self._header_maps is None:
+            return [{} for _ in range(self.count)]
+        return self._header_maps
+
+    def timestamps(self) -> list[int] | None:
+        return None if self._timestamps is None else self._timestamps.tolist()
+
+    def value_column(self) -> tuple[memoryview, memoryview]:
+        """int32 offsets, bytes."""
+        return self._value_column.offsets, self._value_column.data
+
+    def key_column(self) -> tuple[memoryview, memoryview, bytes | None] | None:
+        """int32 offsets, bytes, and the validity bitmap when some are null; None: every key is null."""
+        column = self._key_column
+        return None if column is None else (column.offsets, column.data, self._validity)
+
+    def headers_column(self) -> tuple[memoryview, memoryview] | None:
+        """int32 offsets, bytes of the encoded maps; None: no message has headers."""
+        column = self._header_column
+        return None if column is None else (column.offsets, column.data)
+
+    def timestamp_column(self) -> memoryview | None:
+        """int64, the producers' own times."""
+        return self._timestamps
+
+    def key_hashes(self) -> memoryview | None:
+        """uint64, 0 where the key is null; None: every key is null."""
+        return self._key_hashes
+
+    def message_checksums(self) -> memoryview:
+        """uint32, as the producer computed them."""
+        return self._checksums
+
+    def verify_messages(self) -> None:
+        """Compare each message with the producer's own checksum of it."""
+        keys = None if self._key_column is None else self._key_column.items()
+        blobs = None if self._header_column is None else self._header_column.items()
+        found = message_checksums(self.values(), keys, blobs)
+        expected = self._checksums.tolist()
+        if found != expected:
+            place = next(place for place, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
+            malformed("checksums", f"message {place} is not what its producer sent")
+
+    def extract(self, positions: Sequence[int]) -> bytes:
+        """Some of these messages as a batch of their own, under the producer's checksums.
+
+        `positions` are places in the original batch, rising; so an extract of an extract is one of the original.
+        """
+        rows = self._rows_at(positions)
+        header = self.header
+        fields = Fields(
+            header.priority,
+            header.codec,
+            header.producer_id,
+            header.producer_epoch,
+            header.sequence,
+            header.deliver_at_ms,
+            header.expires_at_ms,
+            header.dedup_id,
+        )
+        values = self._value_column.items()
+        keys = None if self._key_column is None else self.keys()
+        blobs = None if self._header_column is None else self._header_column.items()
+        chosen = Rows(
+            [values[row] for row in rows],
+            None if keys is None else [keys[row] for row in rows],
+            None if blobs is None else [blobs[row] for row in rows],
+            None if self._timestamps is None else [self._timestamps[row] for row in rows],
+        )
+        checksums = [self._checksums[row] for row in rows]
+        hashes = None if self._key_hashes is None else [self._key_hashes[row] for row in rows]
+        return assemble(fields, chosen, positions, checksums, hashes)
+
+    def _rows_at(self, positions: Sequence[int]) -> Sequence[int]:
+        """Where the messages of these original positions are in this batch."""
+        check_number("positions", len(positions), 1, self.count)
+        if any(first >= second for first, second in pairwise(positions)):
+            refuse("positions", "they must rise")
+        present = range(self.count) if self.positions is None else self.positions
+        place_of: Mapping[Any, int] = {position: row for row, position in enumerate(present)}
+        try:
+            return [place_of[whole_number(position)] for position in positions]
+        except KeyError as missing:
+            refuse("positions", f"the batch has no message at {missing.args[0]}")
+
+
+def _read_positions(cursor: _Cursor, count: int) -> list[int]:
+    positions = cursor.take("positions", 4 * count).cast("I").tolist()
+    if positions[-1] >= limits.BATCH_MESSAGES_MAX or any(first >= second for first, second in pairwise(positions)):
+        malformed("positions", f"they do not rise, or reach {limits.BATCH_MESSAGES_MAX}")
+    return positions
+
+
+def decode(data: Buffer) -> Batch:
+    """A batch whose checksum and structure are sound. Its views share memory with `data`."""
+    return Batch(verify(data), memoryview(data))
+
+
+def extract(data: Buffer, positions: Sequence[int]) -> bytes:
+    """Some messages of an encoded batch; see `Batch.extract`."""
+    return decode(data).extract(positions)
