@@ -73,6 +73,22 @@ class UnsupportedVersion(ValidationError):
     grpc_status = "FAILED_PRECONDITION"
 
 
+class MethodNotAllowed(ValidationError):
+    """This path does not know the method."""
+
+    code = 15
+    http_status = 405
+    grpc_status = "UNIMPLEMENTED"
+
+
+class RequestTimeout(ValidationError):
+    """The request did not arrive whole in time; send it faster, or in smaller pieces."""
+
+    code = 16
+    http_status = 408
+    grpc_status = "DEADLINE_EXCEEDED"
+
+
 class Unauthenticated(LannerError):
     """The credentials are missing or wrong."""
 
