@@ -258,6 +258,25 @@ class Peek(Control):
     max_bytes: int = 1 << 20
 
 
+class PeekedMessage(Control):
+    partition: int
+    offset: int
+    append_ms: int
+    priority: int
+    value: bytes
+    key: bytes | None = None
+    headers: dict[str, bytes] = {}
+    producer_timestamp_ms: int | None = None
+    deliver_at_ms: int = 0
+    expires_at_ms: int = 0
+
+
+class Peeked(Control):
+    """A look is small and rare, so it travels decoded: no bulk."""
+
+    messages: list[PeekedMessage]
+
+
 class Commit(Control):
     group: str
     topic: str

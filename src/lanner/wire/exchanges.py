@@ -1,0 +1,106 @@
+"""Which control part belongs to which command: the one table that both ends decode by.
+
+It knows types and how to say, in words, what is wrong with a control part that does not fit its type. It does not know
+frames, connections or what a broker does with a command.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from lanner.errors import ProtocolError
+from lanner.wire import messages
+from lanner.wire.messages import Command, Control
+
+
+class Exchange(NamedTuple):
+    """One command: what asks, what answers, and whether bulk bytes may come with either."""
+
+    request: type[Control]
+    reply: type[Control]
+    request_bulk: bool = False
+    reply_bulk: bool = False
+
+
+EXCHANGES: Final[Mapping[Command, Exchange]] = {
+    Command.HELLO: Exchange(messages.Hello, messages.HelloReply),
+    Command.PING: Exchange(messages.Empty, messages.Empty),
+    Command.METADATA: Exchange(messages.Metadata, messages.MetadataReply),
+    Command.OPEN_PRODUCER: Exchange(messages.Empty, messages.ProducerOpened),
+    Command.PUBLISH: Exchange(messages.Publish, messages.Published, request_bulk=True),
+    Command.FETCH: Exchange(messages.Fetch, messages.Fetched, reply_bulk=True),
+    Command.POLL: Exchange(messages.Poll, messages.Polled, reply_bulk=True),
+    Command.SETTLE: Exchange(messages.Settle, messages.Settled),
+    Command.COMMIT: Exchange(messages.Commit, messages.Empty),
+    Command.COMMITTED: Exchange(messages.Committed, messages.CommittedReply),
+    Command.PEEK: Exchange(messages.Peek, messages.Peeked),
+    Command.OFFSETS: Exchange(messages.Offsets, messages.OffsetsReply),
+    Command.RELEASE: Exchange(messages.Release, messages.Settled),
+    Command.CREATE_TOPIC: Exchange(messages.CreateTopic, messages.TopicDescription),
+    Command.DELETE_TOPIC: Exchange(messages.TopicName, messages.Empty),
+    Command.ALTER_TOPIC: Exchange(messages.AlterTopic, messages.TopicDescription),
+    Command.DESCRIBE_TOPIC: Exchange(messages.TopicName, messages.TopicDescription),
+    Command.LIST_GROUPS: Exchange(messages.TopicName, messages.GroupsReply),
+    Command.DESCRIBE_GROUP: Exchange(messages.GroupName, messages.GroupDescription),
+    Command.DROP_GROUP: Exchange(messages.GroupName, messages.Empty),
+    Command.SEEK: Exchange(messages.Seek, messages.Empty),
+    Command.LIST_DEAD: Exchange(messages.ListDead, messages.DeadLetters, reply_bulk=True),
+    Command.REDRIVE: Exchange(messages.DeadChoice, messages.CountReply),
+    Command.DISCARD: Exchange(messages.DeadChoice, messages.CountReply),
+}
+
+assert set(EXCHANGES) == set(Command)
+
+ControlT = TypeVar("ControlT", bound=Control)
+
+# Beside its own errors the decoder lets through what a hostile control part can provoke in it.
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError)
+
+_PATH: Final = re.compile(r"`(?:key in )?\$([^`]*)`")
+_STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]")
+_TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
+
+
+def explain(what: str, kind: type[Control], error: Exception) -> ProtocolError:
+    """The decoder's error in the words of the protocol: which command, which field, what was wrong."""
+    text = str(error) or type(error).__name__
+    path = _PATH.search(text)
+    names, innermost = _names(kind, path[1] if path else "")
+    too_short = _TOO_SHORT.match(text)
+    if too_short and innermost is not None:
+        names.append(innermost.__struct_fields__[int(too_short[1])])
+        text = "it is missing"
+    field = ".".join(names) or "control"
+    text = text.split(" - at ")[0]
+    return ProtocolError(f"{what}: {field} is not valid: {text}", command=what, field=field)
+
+
+def _names(kind: Any, path: str) -> tuple[list[str], type[Control] | None]:
+    """The field names along a path of the decoder, and the struct it ends in. Structs travel as arrays, so the
+    decoder names a field by its place."""
+    names: list[str] = []
+    for step in _STEP.findall(path):
+        kind = _bare(kind)
+        if isinstance(kind, type) and issubclass(kind, Control) and step != "...":
+            name = kind.__struct_fields__[int(step)]
+            names.append(name)
+            kind = typing.get_type_hints(kind)[name]
+        else:
+            kind = next(iter(typing.get_args(kind)), None)
+    kind = _bare(kind)
+    return names, kind if isinstance(kind, type) and issubclass(kind, Control) else None
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its bounds and without `| None`."""
+    if typing.get_origin(kind) is Annotated:
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    return kind
