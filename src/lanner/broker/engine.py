@@ -1,0 +1,366 @@
+"""The broker without its I/O: every replica, the ledger beneath them, and the order in which things happen.
+
+The engine is one synchronous object. It never waits, sleeps or touches a disk by itself; the shell around it (`node`
+in a real broker, the simulator in tests) carries out what it asks for and reports back:
+
+    engine.propose(...) / engine.ask(...)            callers' work comes in
+    commit = engine.pump()                           decide, gather what every replica must store, as one commit
+    perform(commit, files)                           the shell writes and syncs (a thread, or a simulated disk)
+    engine.committed(commit)                         now it is durable: advance, apply, answer the callers
+
+    job = engine.begin_save()                        now and then: the table catches up with the journal
+    while engine.save_step(job): ...                 set by set, so that no turn takes long
+    table.commit(job.puts)
+    engine.saved(job)
+
+At most one commit is in flight; what arrives meanwhile gathers and goes into the next one (group commit). A caller is
+answered only from `committed`, so nobody hears of something that a power loss could take back.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Final
+
+from lanner import batch, limits
+from lanner.broker.replica import Effects, OnAnswer, OnApplied, Replica
+from lanner.cluster import Cluster
+from lanner.errors import LannerError, PartitionNotFound, StorageDamaged
+from lanner.ledger import Commit, CommitItem, Files, Ledger, Save, read_entry
+from lanner.model import TopicSettings
+from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
+from lanner.raft import Config, Entry, EntryKind, HardState, RaftNode, Ready, Restored, Role
+
+CLUSTER_SET: Final = 0
+SOLE_VOTER: Final = 1
+_POSITIONS: Final = "I"
+
+
+class _LogReader:
+    """A replica's log as its Raft node may read it: terms from the ledger's index, entries from the journal."""
+
+    def __init__(self, ledger: Ledger, files: Files, set_id: int) -> None:
+        self._ledger, self._files, self._set_id = ledger, files, set_id
+
+    def term(self, index: int) -> int:
+        return self._ledger.term(self._set_id, index)
+
+    def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        found: list[Entry] = []
+        size = 0
+        for index in range(first, last + 1):
+            location = self._ledger.locate(self._set_id, index)
+            size += location.length
+            if found and size > bytes_max:
+                break
+            payload = read_entry(self._files, location)
+            term = self._ledger.term(self._set_id, index)
+            kind = EntryKind.NORMAL if location.length else EntryKind.NOOP
+            found.append(Entry(index, term, kind, payload))
+        return found
+
+
+@dataclass(slots=True)
+class SaveJob:
+    """A save under way: which replicas it still has to take in, and the ledger's part of it."""
+
+    save: Save
+    left: list[Replica]
+    taken: list[tuple[Replica, int]] = field(default_factory=list)
+
+    @property
+    def puts(self) -> Mapping[bytes, bytes | None]:
+        return self.save.puts
+
+
+class PayloadCache:
+    """The newest payloads, so that a consumer at the tail costs no read. Bounded by bytes; the oldest go first."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._payloads: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    def put(self, set_id: int, index: int, payload: bytes) -> None:
+        self._payloads[set_id, index] = payload
+        self._bytes += len(payload)
+        while self._bytes > self._bytes_max:
+            _, oldest = self._payloads.popitem(last=False)
+            self._bytes -= len(oldest)
+
+    def get(self, set_id: int, index: int) -> bytes | None:
+        return self._payloads.get((set_id, index))
+
+    def drop(self, set_id: int, index: int) -> None:
+        payload = self._payloads.pop((set_id, index), None)
+        if payload is not None:
+            self._bytes -= len(payload)
+
+
+class Engine:
+    """All replicas of one broker over one ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        files: Files,
+        *,
+        rng: Random,
+        now_ms: Callable[[], int],
+        cache_bytes: int = 64 * limits.MIB,
+    ) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.replicas: dict[int, Replica] = {}
+        self.settings: dict[int, TopicSettings] = {}
+        self.cache = PayloadCache(cache_bytes)
+        self.commits = 0
+        self.entries_committed = 0
+        self._rng = rng
+        self._now_ms = now_ms
+        self._dirty: dict[int, Replica] = {}
+        self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]]] | None = None
+        self._due: list[tuple[int, int]] = []
+        self._due_unknown: dict[int, Replica] = {}
+        self._new_set = False
+        self._unapplied_bytes = 0
+
+    # ------------------------------------------------------------------ replica sets
+
+    @property
+    def cluster(self) -> Cluster:
+        machine = self.replicas[CLUSTER_SET].machine
+        assert isinstance(machine, Cluster)
+        return machine
+
+    def open_set(self, set_id: int) -> Replica:
+        """Start the replica of a set, new or as the ledger knows it, and let it elect itself."""
+        known = self.ledger.sets().get(set_id)
+        if known is None:
+            self.ledger.add_set(set_id)
+            self._new_set = True
+            known = self.ledger.sets()[set_id]
+        rows = self.ledger.rows(set_id)
+        machine = Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, batch.read_header)
+        restored = Restored(
+            hard_state=HardState(known.term, known.vote),
+            voters=frozenset({SOLE_VOTER}),
+            learners=frozenset(),
+            compacted_index=known.compacted_index,
+            compacted_term=known.compacted_term,
+            last_index=known.last_index,
+            last_term=known.last_term,
+            applied_index=known.saved_index,
+        )
+        config = Config(node_id=SOLE_VOTER, uncommitted_bytes_max=2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION)
+        node = RaftNode(config, restored, _LogReader(self.ledger, self.files, set_id), self._rng)
+        replica = Replica(set_id, node, machine)
+        self.replicas[set_id] = replica
+        node.campaign()
+        self._dirty[set_id] = replica
+        return replica
+
+    def close_set(self, set_id: int, error: LannerError) -> None:
+        """Forget a set for good: its topic was deleted."""
+        replica = self.replicas.pop(set_id, None)
+        self._dirty.pop(set_id, None)
+        self._due_unknown.pop(set_id, None)
+        self.settings.pop(set_id, None)
+        self.ledger.remove_set(set_id)
+        self._new_set = True
+        if replica is not None:
+            replica.close(error)
+
+    def replica(self, set_id: int) -> Replica:
+        replica = self.replicas.get(set_id)
+        if replica is None:
+            raise PartitionNotFound("the partition is not served by this broker")
+        return replica
+
+    # ------------------------------------------------------------------ calls
+
+    def propose(self, set_id: int, payload: bytes, on_applied: OnApplied) -> int:
+        """Put a record into a set's log; on_applied is told its fate once it is durable and applied."""
+        replica = self.replica(set_id)
+        size = len(payload)
+
+        def applied(result: Any) -> None:
+            self._unapplied_bytes -= size
+            on_applied(result)
+
+        index = replica.propose(payload, applied)
+        self._unapplied_bytes += size
+        self._dirty[set_id] = replica
+        return index
+
+    def ask(self, set_id: int, request: Any, on_answer: OnAnswer) -> None:
+        """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
+        replica = self.replica(set_id)
+        replica.ask(request, on_answer)
+        self._dirty[set_id] = replica
+
+    # ------------------------------------------------------------------ the commit path
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is in flight."""
+        return self._in_flight is not None
+
+    def pump(self) -> Commit | None:
+        """Decide what waits, then gather everything that must be stored into one commit, if none is in flight."""
+        if self._in_flight is not None or not (self._dirty or self._new_set):
+            return None
+        now_ms = self._now_ms()
+        items: list[CommitItem] = []
+        stored: list[tuple[Replica, list[Ready]]] = []
+        dirty, self._dirty = self._dirty, {}
+        for set_id, replica in dirty.items():
+            if replica.undecided:
+                replica.decide(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+            self._take_ready(replica)
+            if replica.unstored:
+                readies, replica.unstored = replica.unstored, []
+                stored.append((replica, readies))
+                items.append(_item(set_id, readies))
+        if not items and not self._new_set:
+            return None
+        self._new_set = False
+        commit = self.ledger.begin_commit(items)
+        self._in_flight = (commit, stored)
+        self.commits += 1
+        return commit
+
+    def committed(self, commit: Commit) -> None:
+        """The commit is durable: tell the Raft nodes, apply what that commits, and answer the callers."""
+        assert self._in_flight is not None and self._in_flight[0] is commit
+        _, stored = self._in_flight
+        self._in_flight = None
+        self.ledger.commit_synced(commit)
+        for replica, readies in stored:
+            for ready in readies:
+                self.entries_committed += len(ready.entries)
+                replica.node.advance(ready)
+            if not replica.closed:
+                self._take_ready(replica)
+            if replica.unstored or replica.undecided:
+                self._dirty[replica.set_id] = replica
+
+    def _take_ready(self, replica: Replica) -> None:
+        effects = replica.take_ready()
+        if effects:
+            self._tell_ledger(replica.set_id, effects)
+        if not replica.due_known and replica.set_id != CLUSTER_SET:
+            self._due_unknown[replica.set_id] = replica
+
+    def _tell_ledger(self, set_id: int, effects: Iterable[Effects]) -> None:
+        ledger, cache = self.ledger, self.cache
+        for effect in effects:
+            if effect.payload is not None:
+                ledger.keep(set_id, effect.index)
+                cache.put(set_id, effect.index, effect.payload)
+            for index, kept in effect.released:
+                if kept is None:
+                    ledger.release(set_id, index)
+                    cache.drop(set_id, index)
+                else:
+                    ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), 0)
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
+        now_ms = self._now_ms()
+        for set_id, replica in self._due_unknown.items():
+            replica.due_known = True
+            due_ms = replica.partition.next_due_ms(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+            if due_ms is not None:
+                heappush(self._due, (due_ms, set_id))
+        self._due_unknown.clear()
+        while self._due and self._due[0][0] <= now_ms:
+            _, set_id = heappop(self._due)
+            due = self.replicas.get(set_id)
+            if due is not None and due.leads:
+                self.ask(set_id, Tick(), self._ticked(due))
+
+    def _ticked(self, replica: Replica) -> OnAnswer:
+        def look_again(_answer: Any, _index: int) -> None:
+            if not replica.closed:
+                self._due_unknown[replica.set_id] = replica
+
+        return look_again
+
+    # ------------------------------------------------------------------ saving
+
+    def begin_save(self) -> SaveJob | None:
+        """Start bringing the table up to date, or None when nothing has changed since the last time."""
+        left = [replica for replica in self.replicas.values() if replica.applied_since_save]
+        if not left and not self.ledger.has_unsaved:
+            return None
+        return SaveJob(self.ledger.begin_save(), left)
+
+    def save_step(self, job: SaveJob) -> bool:
+        """Take one more replica into the save; False when all are in."""
+        while job.left:
+            replica = job.left.pop()
+            if replica.closed:
+                continue
+            replica.applied_since_save = False
+            applied_index = replica.node.applied_index
+            job.save.add_set(replica.set_id, applied_index, replica.machine.take_dirty())
+            job.taken.append((replica, applied_index))
+            return True
+        return False
+
+    def saved(self, job: SaveJob) -> None:
+        """The table holds the save: the logs before it are no longer needed to rebuild the machines."""
+        self.ledger.saved(job.save)
+        for replica, index in job.taken:
+            if not replica.closed and index > 0:
+                term = self.ledger.term(replica.set_id, index)
+                self.ledger.compact(replica.set_id, index)
+                replica.node.compacted(index, term)
+
+    # ------------------------------------------------------------------ reading
+
+    def payload_from_memory(self, set_id: int, index: int) -> bytes | None:
+        return self.cache.get(set_id, index)
+
+    def transform(self, set_id: int, payload: bytes, kept: bytes) -> bytes:
+        """What a rewrite stores of an entry of which only some messages are still needed."""
+        positions = array(_POSITIONS, kept)
+        data = memoryview(payload)[APPEND_PREFIX_BYTES:]
+        try:
+            return payload[:APPEND_PREFIX_BYTES] + batch.extract(data, positions)
+        except LannerError:
+            return payload  # a batch that does not decode stays as it is until its dead letters are discarded
+
+    def status(self, set_id: int) -> dict[str, object]:
+        return self.replica(set_id).node.status()
+
+    @property
+    def unapplied_bytes(self) -> int:
+        """Bytes of proposals that have not applied yet, over all replicas."""
+        return self._unapplied_bytes
+
+    @property
+    def led(self) -> bool:
+        """Whether every replica here has a leader that may decide."""
+        return all(replica.leads for replica in self.replicas.values())
+
+
+_DEFAULT_SETTINGS: Final = TopicSettings()
+
+
+def _item(set_id: int, readies: list[Ready]) -> CommitItem:
+    if len(readies) == 1:
+        return CommitItem(set_id, readies[0].hard_state, readies[0].entries)
+    hard_state = next((ready.hard_state for ready in reversed(readies) if ready.hard_state is not None), None)
+    return CommitItem(set_id, hard_state, [entry for ready in readies for entry in ready.entries])
+
+
+__all__ = ["CLUSTER_SET", "Engine", "PayloadCache", "Role", "SaveJob", "StorageDamaged"]

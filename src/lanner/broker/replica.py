@@ -1,0 +1,209 @@
+"""One replica: a Raft node and the machine its log drives.
+
+A replica decides nothing about disks or sockets. It turns calls into proposals, hands what must be stored to the
+engine, and applies what has committed. Two rules of the design live here:
+
+- *Appends pipeline freely.* Each waits under its log index for the moment it applies.
+- *One decision is in flight.* While it is, questions gather; when it has applied, all of them are decided in one
+  pass and proposed as one record. A leader asks its machine for a decision only after its own first entry applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from lanner.errors import LannerError, NotLeader
+from lanner.model import TopicSettings
+from lanner.partition import WAIT, Partition
+from lanner.raft import Entry, EntryKind, RaftNode, Ready, Role
+
+
+class Outcome(Protocol):
+    """What a machine says of an entry it applied."""
+
+    @property
+    def result(self) -> Any: ...
+    @property
+    def live(self) -> bool: ...
+    @property
+    def released(self) -> Any: ...
+    @property
+    def deliverable(self) -> bool: ...
+
+
+class Machine(Protocol):
+    """What a replica drives: a partition, or the cluster's metadata."""
+
+    def apply(self, index: int, payload: bytes | None) -> Outcome: ...
+    def take_dirty(self) -> dict[bytes, bytes | None]: ...
+
+
+OnApplied = Callable[[Any], None]
+"""Told once what became of a proposal: the machine's result, or the error that stopped it."""
+
+OnAnswer = Callable[[Any, int], None]
+"""Told once the answer to a question, and the index of the decision that made it true (0: none was written)."""
+
+
+class Question(NamedTuple):
+    request: Any
+    on_answer: OnAnswer
+
+
+class Effects(NamedTuple):
+    """What applying one entry means for the ledger."""
+
+    index: int
+    payload: bytes | None  # of an entry that must stay readable
+    released: Any
+
+
+class Replica:
+    """A machine, its Raft node, and those who wait for either."""
+
+    __slots__ = (
+        "_decision",
+        "_questions",
+        "_waiting",
+        "applied_since_save",
+        "closed",
+        "due_known",
+        "machine",
+        "node",
+        "set_id",
+        "unapplied_bytes",
+        "unstored",
+        "watchers",
+    )
+
+    def __init__(self, set_id: int, node: RaftNode, machine: Machine) -> None:
+        self.set_id = set_id
+        self.node = node
+        self.machine = machine
+        self.unstored: list[Ready] = []
+        self.watchers: set[Callable[[], None]] = set()
+        self.applied_since_save = False
+        self.due_known = False
+        self.closed = False
+        self.unapplied_bytes = 0
+        self._waiting: dict[int, tuple[OnApplied, int]] = {}
+        self._questions: list[Question] = []
+        self._decision: tuple[list[Question], list[Any]] | None = None
+
+    @property
+    def partition(self) -> Partition:
+        machine = self.machine
+        assert isinstance(machine, Partition)
+        return machine
+
+    @property
+    def leads(self) -> bool:
+        """Whether it may decide: leader, with its own first entry applied."""
+        return self.node.role is Role.LEADER and self.node.own_term_applied
+
+    @property
+    def free(self) -> bool:
+        """Whether a question asked now is decided at once."""
+        return self._decision is None
+
+    @property
+    def undecided(self) -> bool:
+        return bool(self._questions) and self._decision is None and self.leads
+
+    # ------------------------------------------------------------------ calls
+
+    def propose(self, payload: bytes, on_applied: OnApplied) -> int:
+        """Put a record into the log; NotLeader and Overloaded are raised before anything happened."""
+        index = self.node.propose(payload)
+        self._waiting[index] = (on_applied, len(payload))
+        self.unapplied_bytes += len(payload)
+        return index
+
+    def ask(self, request: Any, on_answer: OnAnswer) -> None:
+        """Put a question; the next decision answers it."""
+        if self.closed:
+            on_answer(NotLeader("the partition is no longer served here"), 0)
+            return
+        self._questions.append(Question(request, on_answer))
+
+    def decide(self, settings: TopicSettings, now_ms: int) -> None:
+        """Answer everything that waits in one pass, and propose what must be written for the answers to hold."""
+        questions, self._questions = self._questions, []
+        try:
+            decided = self.partition.decide([question.request for question in questions], settings, now_ms)
+            if decided.record is not None:
+                self._decision = (questions, list(decided.answers))
+                self.propose(decided.record, self._decision_applied)
+                return
+        except LannerError as error:
+            self._decision = None
+            for question in questions:
+                question.on_answer(error, 0)
+            return
+        for question, answer in zip(questions, decided.answers, strict=True):
+            question.on_answer(answer, 0)
+
+    def _decision_applied(self, result: Any) -> None:
+        assert self._decision is not None
+        questions, answers = self._decision
+        self._decision = None
+        index = self.node.applied_index
+        for question, answer in zip(questions, answers, strict=True):
+            question.on_answer(result if isinstance(result, LannerError) else answer, index)
+
+    # ------------------------------------------------------------------ the Raft node's output
+
+    def take_ready(self) -> list[Effects]:
+        """Apply what has committed and keep what must be stored; returns what the ledger should know."""
+        effects: list[Effects] = []
+        node = self.node
+        while node.has_ready():
+            ready = node.ready()
+            if ready.committed:
+                self._apply(ready.committed, effects)
+            if ready.must_store or self.unstored:
+                self.unstored.append(ready)
+            else:
+                node.advance(ready)
+        return effects
+
+    def _apply(self, entries: Sequence[Entry], effects: list[Effects]) -> None:
+        machine, node, waiting = self.machine, self.node, self._waiting
+        self.applied_since_save = True
+        self.due_known = False
+        wake = False
+        for entry in entries:
+            outcome = machine.apply(entry.index, entry.payload if entry.kind == EntryKind.NORMAL else None)
+            node.applied(entry.index)
+            if outcome.live or outcome.released:
+                effects.append(Effects(entry.index, entry.payload if outcome.live else None, outcome.released))
+            wake = wake or outcome.deliverable
+            waiter = waiting.pop(entry.index, None)
+            if waiter is not None:
+                on_applied, size = waiter
+                self.unapplied_bytes -= size
+                on_applied(outcome.result)
+        if wake:
+            self.wake()
+
+    def wake(self) -> None:
+        """Tell everyone who waits for something to deliver to look again; each is told once."""
+        watchers, self.watchers = self.watchers, set()
+        for watcher in watchers:
+            watcher()
+
+    def close(self, error: LannerError) -> None:
+        """Nobody will be answered here any more; say so to all who wait."""
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        questions, self._questions = self._questions, []
+        self.unapplied_bytes = 0
+        for on_applied, _ in waiting.values():
+            on_applied(error)
+        for question in questions:
+            question.on_answer(error, 0)
+        self.wake()
+
+
+__all__ = ["WAIT", "Effects", "Machine", "OnAnswer", "OnApplied", "Question", "Replica"]

@@ -1,0 +1,88 @@
+"""A whole broker in one object: the node, its service and the doors in front of it. `lanner up` runs one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from lanner.api.native import NativeDoor
+from lanner.broker.node import Node
+from lanner.broker.service import Service
+from lanner.broker.settings import BrokerSettings, parse_address
+from lanner.errors import LannerError
+
+_SWITCH_SECONDS = 0.0005  # a busy loop must not keep the writer thread waiting for longer
+
+
+class Door(Protocol):
+    """What the server needs of a door."""
+
+    async def start(self, host: str, port: int) -> tuple[str, int]: ...
+    async def stop(self, drain_ms: int) -> None: ...
+
+
+class Server:
+    """One broker, from opening its data directory to closing it."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.native_address: tuple[str, int] | None = None
+        self.http_address: tuple[str, int] | None = None
+        self.node = Node(settings)
+        self.service: Service
+        self._doors: list[Door] = []
+
+    async def start(self) -> None:
+        """Recover, lead every partition, then open the doors."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        await self.node.start()
+        self.service = Service(self.node)
+        try:
+            native = parse_address(self.settings.native, "native")
+            if native is not None:
+                door = NativeDoor(self.service)
+                self.native_address = await door.start(*native)
+                self.service.addresses["native"] = self.native_address
+                self._doors.append(door)
+            http = parse_address(self.settings.http, "http")
+            if http is not None:
+                from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
+
+                rest = RestDoor(self.service)
+                self.http_address = await rest.start(*http)
+                self.service.addresses["http"] = self.http_address
+                self._doors.append(rest)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Drain: refuse new work, answer what is in flight, save, close."""
+        self.service.drain()
+        await asyncio.gather(*(door.stop(self.settings.drain_ms) for door in self._doors), return_exceptions=True)
+        await self.node.stop()
+
+    async def failed(self) -> LannerError:
+        """Waits until the environment fails the broker (a write that could not be made durable); the reason."""
+        return await asyncio.shield(self.node.failed)
+
+
+async def serve(settings: BrokerSettings, started: Callable[[Server], None]) -> LannerError | None:
+    """Run a broker until SIGTERM or SIGINT, or until it fails; the failure, if that is what ended it."""
+    server = Server(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await server.start()
+    started(server)
+    failure = loop.create_task(server.failed())
+    stopped = loop.create_task(stop.wait())
+    done, pending = await asyncio.wait({failure, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await server.stop()
+    return failure.result() if failure in done else None

@@ -1,0 +1,35 @@
+"""A broker's settings say what is wrong with them before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanner import limits
+from lanner.broker.settings import BrokerSettings, parse_address
+from lanner.errors import ValidationError
+
+
+def test_addresses_are_host_and_port_and_empty_keeps_a_door_shut() -> None:
+    assert parse_address("127.0.0.1:7400", "native") == ("127.0.0.1", 7400)
+    assert parse_address("[::1]:0", "native") == ("::1", 0)
+    assert parse_address(":80", "http") == ("127.0.0.1", 80)
+    assert parse_address("", "http") is None
+
+
+@pytest.mark.parametrize("text", ["nonsense", "host:port", "host:70000", "host:-1"])
+def test_an_address_that_is_none_names_the_setting(text: str) -> None:
+    with pytest.raises(ValidationError, match="native is"):
+        BrokerSettings(native=text)
+
+
+def test_the_reserve_is_the_larger_of_a_gibibyte_and_a_twentieth_unless_told() -> None:
+    assert BrokerSettings().reserve_bytes(10 * limits.GIB) == limits.GIB
+    assert BrokerSettings().reserve_bytes(100 * limits.GIB) == 5 * limits.GIB
+    assert BrokerSettings(disk_reserve_bytes=7).reserve_bytes(100 * limits.GIB) == 7
+
+
+def test_senseless_settings_are_refused() -> None:
+    with pytest.raises(ValidationError, match="data"):
+        BrokerSettings(data="")
+    with pytest.raises(ValidationError, match="default_partitions"):
+        BrokerSettings(default_partitions=0)
