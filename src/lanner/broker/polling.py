@@ -1,0 +1,147 @@
+"""Questions to partitions, and polls over several of them.
+
+A *poll over several partitions* is claimed by one partition's decision at a time. Each step goes to the partition
+with the most urgent deliverable lane, and takes from it only what is at least as urgent as the best of the others,
+so that strict priority holds over the partitions of one broker too. A poll that finds nothing watches its partitions
+and looks again when one of them says that something became deliverable; nothing spins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from lanner.broker.calls import LeasedBatch, Range
+from lanner.broker.delivery import slice_for
+from lanner.broker.node import Node
+from lanner.broker.publishing import Router
+from lanner.broker.replica import WAIT, Replica
+from lanner.errors import LannerError
+from lanner.partition import APPEND_PREFIX_BYTES, Poll
+
+
+class Polling:
+    """Asks partitions on behalf of callers, and lets callers wait for news."""
+
+    def __init__(self, node: Node, router: Router) -> None:
+        self._node = node
+        self._engine = node.engine
+        self._loop = asyncio.get_running_loop()
+        self._router = router
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def wake_all(self) -> None:
+        """Let everybody who waits look again, and find that the broker drains."""
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def ask(self, replica: Replica, request: Any) -> tuple[Any, int]:
+        """Put a question to a partition; its answer and the index of the decision behind it."""
+        future: asyncio.Future[tuple[Any, int]] = self._loop.create_future()
+
+        def answered(answer: Any, index: int) -> None:
+            if not future.done():
+                future.set_result((answer, index))
+
+        self._engine.ask(replica.set_id, request, answered)
+        self._node.kick()
+        answer, index = await future
+        if isinstance(answer, LannerError):
+            raise answer
+        return answer, index
+
+    async def lease(self, replicas: list[tuple[int, Replica]], request: Poll) -> tuple[list[Any], bool]:
+        """Lease from one partition after the other, the most urgent first, until the poll is full."""
+        leased: list[Any] = []
+        limited = False
+        messages_left, bytes_left = request.max_messages, request.max_bytes
+        open_replicas = list(replicas)
+        while open_replicas and messages_left > 0 and bytes_left > 0:
+            place, min_lane = self._most_urgent(open_replicas, request.group)
+            if place is None:
+                break
+            partition, replica = open_replicas[place]
+            step = request._replace(max_messages=messages_left, max_bytes=bytes_left, min_lane=min_lane)
+            answer, index = await self.ask(replica, step)
+            if answer is WAIT:
+                del open_replicas[place]
+                continue
+            limited = limited or answer.limited
+            if answer.leases:
+                token = index if answer.token is None else answer.token
+                leased.append((partition, replica, token, answer))
+            taken = sum(lease.count for lease in answer.leases)
+            messages_left -= taken
+            bytes_left -= sum(lease.ref.size * lease.count // max(lease.ref.count, 1) for lease in answer.leases)
+            if not taken or answer.token is not None:
+                del open_replicas[place]
+        return leased, limited
+
+    def _most_urgent(self, replicas: list[tuple[int, Replica]], group: str) -> tuple[int | None, int]:
+        """Which of these to ask next, and the lane below which another one has something more urgent."""
+        now_ms = self._node.now_ms()
+        turn, count = self._router.turn(), len(replicas)
+        ranked = []
+        for place, (_, replica) in enumerate(replicas):
+            lane = replica.partition.best_lane(group, now_ms)
+            if lane is not None:
+                ranked.append((lane, replica.free, (place + turn) % count, place))
+        if not ranked:
+            return None, 0
+        ranked.sort(reverse=True)
+        others = ranked[1][0] if len(ranked) > 1 else 0
+        return ranked[0][3], others
+
+    async def something_deliverable(self, replicas: Sequence[Replica], seconds: float) -> None:
+        """Sleep until one of these partitions has news, the time is over, or the broker drains."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        timer = self._loop.call_later(seconds, wake)
+        self._waiters.add(waiter)
+        for replica in replicas:
+            replica.watchers.add(wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+            for replica in replicas:
+                replica.watchers.discard(wake)
+
+    async def read(self, leased: list[Any]) -> list[LeasedBatch]:
+        """The bytes behind leases, batch by batch, in the order of urgency in which they were leased."""
+        grouped: list[tuple[int, int, int, Any, list[Range]]] = []
+        wanted: list[tuple[int, int]] = []
+        for partition, replica, token, answer in leased:
+            last_base = -1
+            for lease in answer.leases:
+                item = Range(lease.first_offset, lease.count, lease.attempt)
+                if lease.ref.base_offset == last_base:
+                    grouped[-1][4].append(item)
+                    continue
+                last_base = lease.ref.base_offset
+                grouped.append((partition, token, answer.deadline_ms, lease.ref, [item]))
+                wanted.append((replica.set_id, lease.ref.index))
+        payloads = await self._node.payloads(wanted)
+        batches: list[LeasedBatch] = []
+        parts: list[tuple[int, bytes]] = []
+        for (partition, token, deadline_ms, ref, ranges), payload in zip(grouped, payloads, strict=True):
+            if payload is None:
+                continue  # retention took it between the decision and the read
+            data = memoryview(payload)[APPEND_PREFIX_BYTES:]
+            if sum(item.count for item in ranges) * 2 < ref.count:
+                parts.append((len(batches), payload))
+            batches.append(
+                LeasedBatch(partition, token, ref.base_offset, ref.append_ms, deadline_ms, ref.lane, data, ranges)
+            )
+        if parts:
+            slices = await self._node.in_reader(lambda: [slice_for(batches[place]) for place, _ in parts])
+            for (place, _), data_part in zip(parts, slices, strict=True):
+                batches[place] = batches[place]._replace(data=data_part)
+        return batches
