@@ -92,6 +92,14 @@ def _read_validity(cursor: _Cursor, count: int) -> bytes:
     return validity
 
 
+def _read_timestamps(cursor: _Cursor, count: int) -> memoryview:
+    timestamps = cursor.take("timestamps", 8 * count).cast("q")
+    times = timestamps.tolist()
+    if min(times) < -limits.TIME_MS_MAX or max(times) > limits.TIME_MS_MAX:
+        malformed("timestamps", f"one does not lie within ±{limits.TIME_MS_MAX}")
+    return timestamps
+
+
 def _decode_headers(column: _Column) -> list[dict[str, bytes]]:
     decoded: list[dict[str, bytes]] = []
     for blob in column.items():
@@ -157,7 +165,7 @@ class Batch:
             self._header_maps = _decode_headers(self._header_column)
         self._timestamps: memoryview | None = None
         if flags & FLAG_TIMESTAMPS:
-            self._timestamps = body.take("timestamps", 8 * count).cast("q")
+            self._timestamps = _read_timestamps(body, count)
         body.finish()
 
     def values(self) -> list[bytes]:
