@@ -1,0 +1,196 @@
+"""The listening end: accepts sockets, sees them through HELLO, and hands typed requests to a session.
+
+A session is what a door makes of one connection. The listener bounds how many there are and how long one may take to
+say HELLO; it knows nothing of what the commands do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from lanner import limits
+from lanner.errors import LannerError, Overloaded, ProtocolError, ServiceUnavailable
+from lanner.net.link import Link
+from lanner.wire.connection import Request, ServerConnection
+from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
+
+
+class Session(Protocol):
+    """What a door makes of one connection. None of these may raise anything but what they name."""
+
+    def greet(self, hello: Hello) -> HelloReply:
+        """The answer to HELLO; a LannerError refuses the client."""
+
+    def handle(self, request: Request) -> None:
+        """Take on a request; answer it through the link, now or later."""
+
+    def handed_over(self) -> None:
+        """Every reply so far is with the socket."""
+
+    def lost(self) -> None:
+        """The connection is gone; replies can no longer be sent."""
+
+
+class ServerLink(Link):
+    """One accepted socket."""
+
+    _connection: ServerConnection
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(ServerConnection(), unsent_bytes_max=listener.unsent_bytes_max, stall_ms=listener.stall_ms)
+        self._listener = listener
+        self._session: Session | None = None
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self.peer = ""
+
+    # ------------------------------------------------------------------ what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.peer = str(transport.get_extra_info("peername") or "")
+        refusal = self._listener.admit(self)
+        if refusal is not None:
+            self._connection.end(refusal)
+            self.hang_up()
+            return
+        self._session = self._listener.make_session(self)
+        self._hello_timer = self._loop.call_later(self._listener.hello_deadline_ms / 1_000, self._hello_missed)
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        session = self._session
+        if session is None:
+            return
+        for request in connection.receive(data):
+            if request.command is Command.HELLO:
+                self._greet(session, request)
+            else:
+                session.handle(request)
+        if connection.outgoing_bytes and not self._flush_due:
+            self.flush_soon()
+        if connection.is_closed:
+            self.hang_up()
+
+    def _lost(self) -> None:
+        self._end_hello_timer()
+        self._listener.forget(self)
+        if self._session is not None:
+            self._session.lost()
+
+    def _handed_over(self) -> None:
+        if self._session is not None:
+            self._session.handed_over()
+
+    # ------------------------------------------------------------------ HELLO
+
+    def _greet(self, session: Session, request: Request) -> None:
+        self._end_hello_timer()
+        try:
+            reply = session.greet(request.control)
+        except LannerError as error:
+            self._connection.refuse(request, error)
+        else:
+            self._connection.welcome(request, reply)
+
+    def _hello_missed(self) -> None:
+        self._hello_timer = None
+        self.end(ProtocolError(f"no HELLO came within {self._listener.hello_deadline_ms} ms", expected="HELLO"))
+
+    def _end_hello_timer(self) -> None:
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
+            self._hello_timer = None
+
+    # ------------------------------------------------------------------ what a session calls
+
+    def reply(self, request: Request, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> bool:
+        """Answer; False when it can no longer be sent."""
+        answered = self._connection.reply(request, control, bulk)
+        if not self._flush_due:
+            self.flush_soon()
+        return answered
+
+    def reply_settles(self, request: Request, settled: Settled) -> bool:
+        """Answer the settles that rode on a POLL; its own reply follows later."""
+        answered = self._connection.reply_settles(request, settled)
+        self.flush_soon()
+        return answered
+
+    def fail(self, request: Request, error: LannerError) -> bool:
+        """Answer with an error; False when it can no longer be sent."""
+        answered = self._connection.fail(request, error)
+        self.flush_soon()
+        return answered
+
+    def end(self, error: LannerError) -> None:
+        """Say why, and hang up."""
+        self._connection.end(error)
+        self.hang_up()
+
+
+class Listener:
+    """A listening socket and the connections that came through it."""
+
+    def __init__(
+        self,
+        make_session: Callable[[ServerLink], Session],
+        *,
+        connections_max: int = limits.CONNECTIONS_MAX,
+        hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
+        unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
+        stall_ms: int = limits.CONNECTION_STALL_MS,
+    ) -> None:
+        self.make_session = make_session
+        self.connections_max = connections_max
+        self.hello_deadline_ms = hello_deadline_ms
+        self.unsent_bytes_max = unsent_bytes_max
+        self.stall_ms = stall_ms
+        self.links: set[ServerLink] = set()
+        self._server: asyncio.Server | None = None
+        self._stopping = False
+
+    async def start(self, host: str, port: int, *, ssl_context: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Listen; the address that it became (port 0 picks a free one)."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: ServerLink(self), host, port, ssl=ssl_context, backlog=1_024)
+        address = self._server.sockets[0].getsockname()
+        return str(address[0]), int(address[1])
+
+    def admit(self, link: ServerLink) -> LannerError | None:
+        """Count a new connection in, or say why not."""
+        if self._stopping:
+            return ServiceUnavailable("the broker is stopping")
+        if len(self.links) >= self.connections_max:
+            return Overloaded(f"the broker has {len(self.links)} connections, which is all it may have")
+        self.links.add(link)
+        return None
+
+    def forget(self, link: ServerLink) -> None:
+        self.links.discard(link)
+
+    def stop_accepting(self) -> None:
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Hang up on everybody; returns when every socket is closed."""
+        self.stop_accepting()
+        links = list(self.links)
+        for link in links:
+            link.end(ServiceUnavailable("the broker is stopping"))
+        if links:
+            _, open_still = await asyncio.wait([link.closed for link in links], timeout=1)
+            for link in links:
+                if link.closed in open_still:
+                    link.abort(ServiceUnavailable("the broker is stopping"))
+            if open_still:
+                await asyncio.wait(open_still, timeout=1)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+
+__all__ = ["Listener", "ServerLink", "Session"]
