@@ -1,0 +1,223 @@
+"""Each command of the protocol as a call of the service: decode, call, encode, nothing else.
+
+A call takes the service, the caller's identity and the request's control part, and gives the reply's control part and
+bulk. PUBLISH, POLL and PING are not here: the session treats the first without a task, the second has two replies, and
+the third needs no service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from lanner.broker import calls
+from lanner.errors import LannerError
+from lanner.wire import messages
+from lanner.wire.messages import Command, Control
+
+if TYPE_CHECKING:
+    from lanner.broker.calls import Identity
+    from lanner.broker.service import Service
+
+
+class Answer(NamedTuple):
+    control: Control
+    bulk: Sequence[bytes | memoryview] = ()
+
+
+_CONFIRMED: Final = Answer(messages.Empty())
+
+
+async def metadata(service: Service, identity: Identity, asked: messages.Metadata) -> Answer:
+    named = asked.topics is not None
+    names = service.topics(identity) if asked.topics is None else asked.topics
+    topics = []
+    for name in names:
+        try:
+            if asked.create and named:
+                await service.ensure_topic(identity, name)
+            topic = service.topic(identity, name)
+        except LannerError as error:
+            topics.append(messages.TopicInfo(name, 0, [], error=error.code))
+            continue
+        partitions = [messages.PartitionInfo(part.id, part.leader) for part in topic.partitions]
+        # Settings go only to those who ask by name: ten thousand topics must fit into one frame.
+        settings = dict(topic.settings) if named else {}
+        topics.append(messages.TopicInfo(name, topic.incarnation, partitions, settings))
+    host, port = service.addresses.get("native", ("", 0))
+    brokers = [messages.BrokerInfo(service.node_id, host, port)]
+    return Answer(messages.MetadataReply(service.cluster_id, brokers, topics))
+
+
+async def open_producer(service: Service, identity: Identity, asked: messages.Empty) -> Answer:
+    return Answer(messages.ProducerOpened(*await service.open_producer(identity)))
+
+
+async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> Answer:
+    found = await service.fetch(
+        identity, asked.topic, asked.partition, asked.offset, asked.max_bytes, asked.wait_ms, asked.incarnation
+    )
+    batches = [messages.FetchedBatch(*item[:3], len(item.data)) for item in found.batches]
+    control = messages.Fetched(
+        found.first_offset, found.end_offset, found.next_offset, batches, incarnation=found.incarnation
+    )
+    return Answer(control, [item.data for item in found.batches])
+
+
+def polled(found: calls.PollResult) -> Answer:
+    batches = [
+        messages.PolledBatch(
+            *item[:6], size=len(item.data), ranges=[messages.LeasedRange(*part) for part in item.ranges]
+        )
+        for item in found.batches
+    ]
+    return Answer(messages.Polled(batches, found.limited), [item.data for item in found.batches])
+
+
+def settle_items(items: Sequence[messages.SettleItem]) -> list[calls.SettleItem]:
+    return [
+        calls.SettleItem(
+            item.partition, item.token, item.first_offset, item.count, item.kind, item.delay_ms, item.reason
+        )
+        for item in items
+    ]
+
+
+def settled(results: Sequence[calls.SettleResult]) -> messages.Settled:
+    return messages.Settled([messages.SettledItem(*result) for result in results])
+
+
+async def settle(service: Service, identity: Identity, asked: messages.Settle) -> Answer:
+    return Answer(settled(await service.settle(identity, asked.topic, asked.group, settle_items(asked.items))))
+
+
+async def release(service: Service, identity: Identity, asked: messages.Release) -> Answer:
+    return Answer(settled(await service.release(identity, asked.topic, asked.group, settle_items(asked.items))))
+
+
+async def peek(service: Service, identity: Identity, asked: messages.Peek) -> Answer:
+    found = await service.peek(identity, asked.topic, asked.partition, asked.offset, asked.max_messages)
+    shown: list[messages.PeekedMessage] = []
+    size = 0
+    for message in found:
+        size += len(message.value) + len(message.key or b"")
+        if shown and size > asked.max_bytes:
+            break
+        shown.append(
+            messages.PeekedMessage(
+                message.partition,
+                message.offset,
+                message.timestamp_ms,
+                message.priority,
+                message.value,
+                message.key,
+                dict(message.headers),
+                message.producer_timestamp_ms,
+                message.deliver_at_ms,
+                message.expires_at_ms,
+            )
+        )
+    return Answer(messages.Peeked(shown))
+
+
+async def commit(service: Service, identity: Identity, asked: messages.Commit) -> Answer:
+    await service.commit(identity, asked.topic, asked.group, asked.offsets)
+    return _CONFIRMED
+
+
+async def committed(service: Service, identity: Identity, asked: messages.Committed) -> Answer:
+    return Answer(messages.CommittedReply(await service.committed(identity, asked.topic, asked.group)))
+
+
+async def offsets(service: Service, identity: Identity, asked: messages.Offsets) -> Answer:
+    incarnation, found = await service.offsets(identity, asked.topic, asked.time_ms)
+    return Answer(messages.OffsetsReply([messages.PartitionOffsets(*item) for item in found], incarnation))
+
+
+async def create_topic(service: Service, identity: Identity, asked: messages.CreateTopic) -> Answer:
+    return _description(await service.create_topic(identity, asked.name, asked.settings))
+
+
+async def alter_topic(service: Service, identity: Identity, asked: messages.AlterTopic) -> Answer:
+    return _description(await service.alter_topic(identity, asked.name, asked.settings))
+
+
+async def delete_topic(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
+    await service.delete_topic(identity, asked.name)
+    return _CONFIRMED
+
+
+async def describe_topic(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
+    return _description(service.topic(identity, asked.name))
+
+
+def _description(topic: calls.TopicResult) -> Answer:
+    partitions = [messages.PartitionState(*part[:7], depth=dict(part.depth)) for part in topic.partitions]
+    return Answer(messages.TopicDescription(topic.name, topic.incarnation, dict(topic.settings), partitions))
+
+
+async def list_groups(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
+    return Answer(messages.GroupsReply(service.groups(identity, asked.name)))
+
+
+async def describe_group(service: Service, identity: Identity, asked: messages.GroupName) -> Answer:
+    found = service.group(identity, asked.topic, asked.group)
+    partitions = [
+        messages.GroupPartition(*part[:7], depth=dict(part.depth), oldest_ms=part.oldest_ms)
+        for part in found.partitions
+    ]
+    return Answer(messages.GroupDescription(found.topic, found.group, found.kind, partitions))
+
+
+async def drop_group(service: Service, identity: Identity, asked: messages.GroupName) -> Answer:
+    await service.drop_group(identity, asked.topic, asked.group)
+    return _CONFIRMED
+
+
+async def seek(service: Service, identity: Identity, asked: messages.Seek) -> Answer:
+    await service.seek(identity, asked.topic, asked.group, offsets=asked.offsets, time_ms=asked.time_ms, to=asked.to)
+    return _CONFIRMED
+
+
+async def list_dead(service: Service, identity: Identity, asked: messages.ListDead) -> Answer:
+    found = await service.dead_letters(
+        identity, asked.topic, asked.group, asked.partition, asked.start_offset, asked.limit
+    )
+    letters = [messages.DeadLetter(*letter[:7], size=len(letter.data)) for letter in found.letters]
+    return Answer(messages.DeadLetters(letters, found.total), [letter.data for letter in found.letters])
+
+
+async def redrive(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:
+    count = await service.redrive(identity, asked.topic, asked.group, asked.partition, asked.offsets)
+    return Answer(messages.CountReply(count))
+
+
+async def discard(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:
+    count = await service.discard(identity, asked.topic, asked.group, asked.partition, asked.offsets)
+    return Answer(messages.CountReply(count))
+
+
+CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]] = {
+    Command.METADATA: metadata,
+    Command.OPEN_PRODUCER: open_producer,
+    Command.FETCH: fetch,
+    Command.SETTLE: settle,
+    Command.RELEASE: release,
+    Command.PEEK: peek,
+    Command.COMMIT: commit,
+    Command.COMMITTED: committed,
+    Command.OFFSETS: offsets,
+    Command.CREATE_TOPIC: create_topic,
+    Command.ALTER_TOPIC: alter_topic,
+    Command.DELETE_TOPIC: delete_topic,
+    Command.DESCRIBE_TOPIC: describe_topic,
+    Command.LIST_GROUPS: list_groups,
+    Command.DESCRIBE_GROUP: describe_group,
+    Command.DROP_GROUP: drop_group,
+    Command.SEEK: seek,
+    Command.LIST_DEAD: list_dead,
+    Command.REDRIVE: redrive,
+    Command.DISCARD: discard,
+}
+
+assert set(CALLS) | {Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL} == set(Command)

@@ -1,0 +1,352 @@
+"""The native door: one session for each connection, between the listener and the service.
+
+A publish is a future of the service with a callback on it: no task. Everything else runs as a task of its own. What
+one connection may have in hand is bounded, by count and by bytes; beyond that its requests wait in the order they
+came, and nothing more is read from it.
+
+Leases whose reply cannot be sent are given back at once, without counting a delivery: nobody saw the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections import deque
+from collections.abc import Coroutine
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+from lanner import limits
+from lanner.api.native.calls import CALLS, polled, settle_items, settled
+from lanner.broker.calls import Identity, PollResult, PublishResult, SettleItem
+from lanner.errors import LannerError, ServerError, ServiceUnavailable
+from lanner.net.link import Pause
+from lanner.net.listener import Listener, ServerLink
+from lanner.wire.connection import Request
+from lanner.wire.messages import (
+    PROTOCOL_VERSION,
+    Command,
+    Empty,
+    Hello,
+    HelloReply,
+    Poll,
+    Published,
+    Settled,
+    SettledItem,
+    SettleKind,
+)
+
+if TYPE_CHECKING:
+    from lanner.broker.service import Service
+
+_log = logging.getLogger(__name__)
+_EMPTY: Final = Empty()
+_LONG: Final = frozenset({Command.POLL, Command.FETCH})  # these may wait; without a client there is nobody to wait for
+
+
+class NativeDoor:
+    """Serves the native protocol on one address."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        inflight_max: int = limits.CONNECTION_INFLIGHT_MAX,
+        inflight_bytes_max: int = limits.CONNECTION_INFLIGHT_BYTES_MAX,
+        connections_max: int = limits.CONNECTIONS_MAX,
+        hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
+        unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
+        stall_ms: int = limits.CONNECTION_STALL_MS,
+    ) -> None:
+        self.service = service
+        self.inflight_max = inflight_max
+        self.inflight_bytes_max = inflight_bytes_max
+        self.draining = False
+        self.background: set[asyncio.Task[None]] = set()  # settles and releases, which may outlive their connection
+        self._sessions: set[_Session] = set()
+        self._listener = Listener(
+            self._open_session,
+            connections_max=connections_max,
+            hello_deadline_ms=hello_deadline_ms,
+            unsent_bytes_max=unsent_bytes_max,
+            stall_ms=stall_ms,
+        )
+        self.software = f"lanner/{_version()}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._listener.links)
+
+    async def start(self, host: str, port: int, *, ssl: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Listen; the address that it became."""
+        return await self._listener.start(host, port, ssl_context=ssl)
+
+    async def stop(self, drain_ms: int = 0) -> None:
+        """Take nothing new, answer what is in hand for as long as drain_ms allows, then close."""
+        self._listener.stop_accepting()
+        self.draining = True
+        busy = [session.idle() for session in self._sessions]
+        if busy and drain_ms > 0:
+            await asyncio.wait(busy, timeout=drain_ms / 1_000)
+        for session in list(self._sessions):
+            session.give_up(ServiceUnavailable("the broker stopped before the outcome was known"))
+        await self._listener.close()
+        if self.background:
+            await asyncio.wait(self.background, timeout=max(drain_ms, 100) / 1_000)
+
+    def _open_session(self, link: ServerLink) -> _Session:
+        session = _Session(self, link)
+        self._sessions.add(session)
+        return session
+
+    def forget(self, session: _Session) -> None:
+        self._sessions.discard(session)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that goes on when its connection is gone."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+        return task
+
+
+class _Session:
+    """One connection's requests."""
+
+    def __init__(self, door: NativeDoor, link: ServerLink) -> None:
+        self._door = door
+        self._service = door.service
+        self._link = link
+        self._loop = asyncio.get_running_loop()
+        self._identity = Identity("anonymous", "native")
+        self._inflight = 0
+        self._inflight_bytes = 0
+        self._backlog: deque[Request] = deque()
+        self._running: dict[asyncio.Task[None], Request] = {}
+        self._unsent: list[tuple[Poll, list[SettleItem]]] = []  # leases in replies that the socket has not taken yet
+        self._idle: asyncio.Future[None] | None = None
+        self._given_up = False
+
+    # ------------------------------------------------------------------ what the link calls
+
+    def greet(self, hello: Hello) -> HelloReply:
+        if self._door.draining:
+            raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")
+        return HelloReply(
+            PROTOCOL_VERSION,
+            self._service.cluster_id,
+            self._service.node_id,
+            self._door.software,
+            limits.FRAME_BYTES_MAX,
+            self._door.inflight_max,
+        )
+
+    def handle(self, request: Request) -> None:
+        if self._backlog or self._inflight >= self._door.inflight_max or not self._has_room(request):
+            self._backlog.append(request)
+            self._link.pause_reading(Pause.WORK_IN_HAND)
+        else:
+            self._start(request)
+
+    def handed_over(self) -> None:
+        if self._unsent:
+            self._unsent.clear()
+
+    def lost(self) -> None:
+        self._door.forget(self)
+        self._backlog.clear()
+        for task, request in self._running.items():
+            if request.command in _LONG:
+                task.cancel()
+        for asked, items in self._unsent:
+            self._release(asked, items)
+        self._unsent.clear()
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    # ------------------------------------------------------------------ how much is in hand
+
+    def _has_room(self, request: Request) -> bool:
+        # A single request always has room, or one larger than the bound would wait for ever.
+        size = len(request.bulk)
+        return not size or not self._inflight or self._inflight_bytes + size <= self._door.inflight_bytes_max
+
+    def _start(self, request: Request) -> None:
+        command = request.command
+        if self._door.draining:
+            self._link.fail(request, ServiceUnavailable("the broker is draining; ask another one"))
+        elif command is Command.PUBLISH:
+            self._publish(request)
+        elif command is Command.PING:
+            self._link.reply(request, _EMPTY)
+        else:
+            self._inflight += 1
+            work = self._begin_poll(request) if command is Command.POLL else self._call(request)
+            task = self._loop.create_task(work)
+            self._running[task] = request
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._finish(0)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a request of the native door failed", exc_info=task.exception())
+
+    def _finish(self, size: int) -> None:
+        """One request less in hand: the next that waits may begin."""
+        self._inflight -= 1
+        self._inflight_bytes -= size
+        if self._backlog:
+            backlog = self._backlog
+            while backlog and self._inflight < self._door.inflight_max and self._has_room(backlog[0]):
+                self._start(backlog.popleft())
+            if not backlog:
+                self._link.resume_reading(Pause.WORK_IN_HAND)
+        elif not self._inflight and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def idle(self) -> asyncio.Future[None]:
+        """Done when nothing is in hand."""
+        self._idle = self._loop.create_future()
+        if not self._inflight and not self._backlog:
+            self._idle.set_result(None)
+        return self._idle
+
+    def give_up(self, error: LannerError) -> None:
+        """Answer what is still in hand with an error."""
+        self._given_up = True
+        for request in self._backlog:
+            self._link.fail(request, error)
+        self._backlog.clear()
+        for task, request in list(self._running.items()):
+            if not task.done():
+                self._link.fail(request, error)
+                task.cancel()
+
+    # ------------------------------------------------------------------ PUBLISH
+
+    def _publish(self, request: Request) -> None:
+        asked, size = request.control, len(request.bulk)
+        try:
+            future = self._service.publish(
+                self._identity, asked.topic, asked.partition, request.bulk, asked.incarnation
+            )
+        except LannerError as error:
+            self._link.fail(request, error)
+        except Exception as problem:
+            self._link.fail(request, _unexpected(request, problem))
+        else:
+            self._inflight += 1
+            self._inflight_bytes += size
+            # The bulk is not kept: the service has copied what it needs.
+            future.add_done_callback(partial(self._published, request._replace(bulk=_NOTHING), size))
+
+    def _published(self, request: Request, size: int, future: asyncio.Future[PublishResult]) -> None:
+        if future.cancelled():
+            self._link.fail(request, ServiceUnavailable("the publish was given up; it may still take effect"))
+        else:
+            problem = future.exception()
+            if problem is None:
+                base_offset, count, append_ms, duplicate = future.result()
+                self._link.reply(request, Published(base_offset, append_ms, count, duplicate))
+            else:
+                self._link.fail(request, _unexpected(request, problem))
+        self._finish(size)
+
+    # ------------------------------------------------------------------ everything else
+
+    async def _call(self, request: Request) -> None:
+        try:
+            control, bulk = await CALLS[request.command](self._service, self._identity, request.control)
+            self._link.reply(request, control, bulk)
+        except Exception as problem:
+            self._link.fail(request, _unexpected(request, problem))
+
+    def _begin_poll(self, request: Request) -> Coroutine[Any, Any, None]:
+        # Settles begin first and in the same turn as the poll, so that they meet in one decision; they are answered
+        # by themselves, so that they never wait for the poll.
+        settling = self._door.spawn(self._settle_first(request)) if request.control.settles else None
+        return self._poll(request, settling)
+
+    async def _poll(self, request: Request, settling: asyncio.Task[None] | None) -> None:
+        asked: Poll = request.control
+        try:
+            found = await self._service.poll(
+                self._identity,
+                topic=asked.topic,
+                group=asked.group,
+                member=asked.member,
+                sequence=asked.sequence,
+                partitions=asked.partitions,
+                max_messages=asked.max_messages,
+                max_bytes=asked.max_bytes,
+                wait_ms=asked.wait_ms,
+                lease_ms=asked.lease_ms,
+                auto_ack=asked.auto_ack,
+                start=asked.start,
+            )
+        except Exception as problem:
+            if settling is not None:
+                await asyncio.shield(settling)
+            self._link.fail(request, _unexpected(request, problem))
+            return
+        try:
+            if settling is not None:
+                await asyncio.shield(settling)
+        finally:
+            self._reply_leases(request, found)  # also when cancelled here: then it gives them back
+
+    async def _settle_first(self, request: Request) -> None:
+        asked: Poll = request.control
+        try:
+            results = await self._service.settle(self._identity, asked.topic, asked.group, settle_items(asked.settles))
+            reply = settled(results)
+        except Exception as problem:
+            # The poll is answered for itself, so what befell all the settles is told settle by settle.
+            code = _unexpected(request, problem).code
+            reply = Settled([SettledItem(code, 0)] * len(asked.settles))
+        self._link.reply_settles(request, reply)
+
+    def _reply_leases(self, request: Request, found: PollResult) -> None:
+        asked: Poll = request.control
+        control, bulk = polled(found)
+        items = [
+            SettleItem(item.partition, item.token, part.first_offset, part.count, SettleKind.ACK)
+            for item in ([] if asked.auto_ack else found.batches)
+            for part in item.ranges
+        ]
+        if self._given_up or not self._link.reply(request, control, bulk):
+            self._release(asked, items)
+        elif items:
+            self._unsent.append((asked, items))
+
+    def _release(self, asked: Poll, items: list[SettleItem]) -> None:
+        if items:
+            self._door.spawn(self._release_later(asked, items))
+
+    async def _release_later(self, asked: Poll, items: list[SettleItem]) -> None:
+        try:
+            await self._service.release(self._identity, asked.topic, asked.group, items)
+        except LannerError as error:
+            # They come back by themselves when the leases end.
+            _log.info("leases of a lost connection could not be released: %s", error)
+
+
+_NOTHING: Final = memoryview(b"")
+
+
+def _unexpected(request: Request, problem: BaseException) -> LannerError:
+    """An error of the catalogue as it is; anything else is the broker's own fault, and is logged."""
+    if isinstance(problem, LannerError):
+        return problem
+    _log.error("%s failed", request.command.name, exc_info=problem)
+    return ServerError()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("lanner")
+    except metadata.PackageNotFoundError:
+        return "unknown"
