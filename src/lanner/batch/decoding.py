@@ -130,6 +130,7 @@ class Batch:
         "_header_maps",
         "_key_column",
         "_key_hashes",
+        "_position_column",
         "_timestamps",
         "_validity",
         "_value_column",
@@ -146,8 +147,10 @@ class Batch:
         front = _Cursor(view, HEADER_BYTES)
         front.take("dedup_id", len(header.dedup_id))
         self.positions: Sequence[int] | None = None
+        self._position_column: memoryview | None = None
         if flags & FLAG_EXTRACT:
-            self.positions = _read_positions(front, count)
+            self._position_column = front.take("positions", 4 * count).cast("I")
+            self.positions = _checked_positions(self._position_column)
         self._checksums = front.take("checksums", 4 * count).cast("I")
         self._key_hashes = front.take("key_hashes", 8 * count).cast("Q") if flags & FLAG_KEYS else None
         body = _Cursor(*_body(header, view))
@@ -210,6 +213,10 @@ class Batch:
         """int64, the producers' own times."""
         return self._timestamps
 
+    def position_column(self) -> memoryview | None:
+        """uint32, the positions of an extract; None: 0 to count - 1."""
+        return self._position_column
+
     def key_hashes(self) -> memoryview | None:
         """uint64, 0 where the key is null; None: every key is null."""
         return self._key_hashes
@@ -271,8 +278,8 @@ class Batch:
             refuse("positions", f"the batch has no message at {missing.args[0]}")
 
 
-def _read_positions(cursor: _Cursor, count: int) -> list[int]:
-    positions = cursor.take("positions", 4 * count).cast("I").tolist()
+def _checked_positions(column: memoryview) -> list[int]:
+    positions: list[int] = column.tolist()
     if positions[-1] >= limits.BATCH_MESSAGES_MAX or any(first >= second for first, second in pairwise(positions)):
         malformed("positions", f"they do not rise, or reach {limits.BATCH_MESSAGES_MAX}")
     return positions

@@ -37,6 +37,9 @@ def assert_is_extract_of(data: bytes, positions: list[int], sample: dict[str, An
     assert decoded.header.is_extract
     assert decoded.positions is not None
     assert list(decoded.positions) == positions
+    column = decoded.position_column()
+    assert column is not None
+    assert (column.format, column.tolist()) == ("I", positions)
     assert decoded.values() == [sample["values"][position] for position in positions]
     assert decoded.keys() == [sample["keys"][position] for position in positions]
     assert decoded.headers() == [sample["headers"][position] or {} for position in positions]
