@@ -1,18 +1,21 @@
 """The program inside a `BrokerProcess` that wants more than the command line offers.
 
 It takes one JSON argument: settings of the broker, and the names of faults to plant before it starts. A planted fault
-is how a test shows that it would notice: `skip_sync` answers every sync without making anything durable.
+is how a test shows that it would notice: `skip_sync` answers every sync without making anything durable, and
+`fail_sync_after:N` lets N syncs through and fails the rest as a bad disk does.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
 
-def _skip_sync() -> None:
+def _skip_sync(_: str) -> None:
     from lanner.storage.disk import DiskFiles
 
     def sync(self: DiskFiles, file_id: int) -> None:
@@ -21,13 +24,27 @@ def _skip_sync() -> None:
     DiskFiles.sync = sync  # type: ignore[method-assign]
 
 
-PLANTS: dict[str, Callable[[], None]] = {"skip_sync": _skip_sync}
+def _fail_sync_after(count: str) -> None:
+    real, left = os.fdatasync, int(count)
+
+    def fdatasync(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    os.fdatasync = fdatasync
+
+
+PLANTS: dict[str, Callable[[str], None]] = {"skip_sync": _skip_sync, "fail_sync_after": _fail_sync_after}
 
 
 def main(given: str) -> None:
     wanted: dict[str, Any] = json.loads(given)
     for name in wanted["plants"]:
-        PLANTS[name]()
+        fault, _, argument = name.partition(":")
+        PLANTS[fault](argument)
     import uvloop
 
     from lanner.broker.settings import BrokerSettings

@@ -1,0 +1,16 @@
+"""What every suite shares: the switch between the short forms of `make test` and the long ones of `make chaos`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chaos", action="store_true", help="run the long forms of the integration tests")
+    parser.addoption("--chaos-loops", type=int, default=50, help="how often the long form kills the broker")
+
+
+@pytest.fixture
+def chaos(request: pytest.FixtureRequest) -> bool:
+    """Whether the long forms were asked for."""
+    return bool(request.config.getoption("--chaos"))
