@@ -14,7 +14,7 @@ class EntryKind(IntEnum):
 
 
 class Entry(NamedTuple):
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks an entry for
     term: int
     kind: int
     payload: bytes
@@ -62,7 +62,7 @@ class Message(NamedTuple):
     sender: int
     receiver: int
     term: int
-    index: int = 0
+    log_index: int = 0
     log_term: int = 0
     commit_index: int = 0
     entries: Sequence[Entry] = ()
