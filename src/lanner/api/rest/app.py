@@ -1,0 +1,280 @@
+"""The ASGI application: route, bound, decode, call, encode.
+
+Everything from outside is bounded before it is used: the body by its announced and by its real length and by the time
+it takes to arrive, the query by its number of fields, every value by its shape. Whatever goes wrong becomes an answer
+of the catalogue; nothing that a client sends reaches the server's own error page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.routing import Route, Router
+
+from lanner import limits
+from lanner.api.rest.openapi import build_document
+from lanner.api.rest.operations import Call, Door, Operation, Raw
+from lanner.api.rest.page import PAGE
+from lanner.api.rest.problems import Answer, answer_to, answer_to_unexpected, explain
+from lanner.api.rest.routes import OPERATIONS
+from lanner.api.rest.shapes import NoBody, NoQuery
+from lanner.broker.calls import Identity
+from lanner.errors import (
+    DeadlineExceeded,
+    LannerError,
+    MessageTooLarge,
+    MethodNotAllowed,
+    NotFoundError,
+    PartitionNotFound,
+    RequestTimeout,
+    ValidationError,
+)
+from lanner.model import check_name
+
+if TYPE_CHECKING:
+    from lanner.broker.service import Service
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_DEADLINE_MS: Final = 30_000
+_DISCARD_MS: Final = 2_000
+_DISCARD_BYTES_MAX: Final = 64 * limits.MIB
+_QUERY_FIELDS_MAX: Final = 32
+_IDENTITY: Final = Identity("anonymous", door="rest")
+_NO_BODY: Final = NoBody()
+_NO_QUERY: Final = NoQuery()
+_JSON: Final = b"application/json"
+_encoder: Final = msgspec.json.Encoder()
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class BodyRefused(Exception):
+    """The body was not read to its end, because of this."""
+
+    def __init__(self, error: LannerError) -> None:
+        self.error = error
+        super().__init__(error.message)
+
+
+def build_app(service: Service) -> AsgiApp:
+    """The whole door as an ASGI application."""
+    door = Door(service)
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = Endpoint(operation, door)
+    document = msgspec.json.encode(build_document(OPERATIONS))
+    routes = [Route(path, MethodTable(methods), methods=None) for path, methods in by_path.items()]
+    routes.append(Route("/openapi.json", Page("application/json", document), methods=None))
+    routes.append(Route("/docs", Page("text/html; charset=utf-8", PAGE.encode()), methods=None))
+    router = Router(routes=routes, redirect_slashes=False, default=_nothing_here)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await router(scope, receive, send)
+
+    return app
+
+
+class MethodTable:
+    """The operations of one path, by method."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+        self._endpoints = dict(endpoints)
+        if "GET" in endpoints:
+            self._endpoints["HEAD"] = endpoints["GET"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is None:
+            await _send(send, answer_to(_method_refused(scope, self._endpoints)))
+        else:
+            await endpoint(scope, receive, send)
+
+
+class Page:
+    """Something that never changes."""
+
+    def __init__(self, content_type: str, body: bytes) -> None:
+        self._answer = Answer(200, body, [])
+        self._content_type = content_type.encode("ascii")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            await _send(send, answer_to(_method_refused(scope, ("GET", "HEAD"))))
+        else:
+            await _send(send, self._answer, self._content_type)
+
+
+class Endpoint:
+    """One operation behind HTTP."""
+
+    def __init__(self, operation: Operation, door: Door) -> None:
+        self._operation = operation
+        self._door = door
+        self._takes_body = operation.body is not NoBody
+        self._takes_query = operation.query is not NoQuery
+        self._decoder = msgspec.json.Decoder(operation.body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        content_type = _JSON
+        try:
+            call = await self._decode(scope, receive)
+            async with asyncio.timeout(self._operation.deadline_ms / 1_000):
+                reply = await self._operation.handler(call)
+            if isinstance(reply, Raw):
+                content_type = reply.content_type.encode("ascii")
+                answer = Answer(reply.status, reply.body, [])
+            else:
+                answer = Answer(self._operation.status, b"" if reply is None else _encoder.encode(reply), [])
+        except ClientGone:
+            return
+        except BodyRefused as refusal:
+            answer = answer_to(refusal.error)
+            self._door.count(self._operation.name, answer.status)
+            await _send_and_discard(send, receive, answer)
+            return
+        except LannerError as error:
+            answer = answer_to(error)
+        except TimeoutError:
+            answer = answer_to(DeadlineExceeded())
+        except Exception as error:
+            answer = answer_to_unexpected(error)
+        self._door.count(self._operation.name, answer.status)
+        await _send(send, answer, content_type)
+
+    async def _decode(self, scope: Scope, receive: Receive) -> Call[Any, Any]:
+        headers = dict(scope["headers"])
+        topic, group, partition = _path_values(scope["path_params"])
+        query = _decode_query(scope["query_string"], self._operation.query) if self._takes_query else _NO_QUERY
+        body: msgspec.Struct = _NO_BODY
+        if self._takes_body:
+            raw = await _read_body(headers, receive)
+            try:
+                body = self._decoder.decode(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                raise explain(error, "the body") from None
+        return Call(
+            door=self._door,
+            identity=_IDENTITY,
+            body=body,
+            query=query,
+            headers=headers,
+            disconnected=lambda: _until_gone(receive),
+            topic=topic,
+            group=group,
+            partition=partition,
+        )
+
+
+def _path_values(given: Mapping[str, str]) -> tuple[str, str, int]:
+    topic = check_name(given["topic"], "topic") if "topic" in given else ""
+    group = check_name(given["group"], "group") if "group" in given else ""
+    text = given.get("partition", "0")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise ValidationError(f"partition {text[:80]!r} is not a number: partitions count from 0", field="partition")
+    partition = int(text)
+    if partition >= limits.PARTITIONS_MAX:
+        raise PartitionNotFound(f"topic {topic} has no partition {partition}", field="partition")
+    return topic, group, partition
+
+
+def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"), keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX, errors="strict"
+        )
+    except UnicodeDecodeError:
+        raise ValidationError("the query is not UTF-8: percent-encode it") from None
+    except ValueError:
+        raise ValidationError(f"the query has more than {_QUERY_FIELDS_MAX} parameters") from None
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
+        raise ValidationError(f"the query gives {twice[:80]} more than once", field=twice[:80])
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise explain(error, "the query") from None
+
+
+async def _read_body(headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    announced = headers.get(b"content-length", b"0")
+    if announced.isdigit() and int(announced) > limits.REST_BODY_BYTES_MAX:
+        raise BodyRefused(_too_large())
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_DEADLINE_MS / 1_000):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > limits.REST_BODY_BYTES_MAX:
+                    raise BodyRefused(_too_large())
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise BodyRefused(RequestTimeout(f"the body did not arrive within {BODY_DEADLINE_MS // 1_000} s")) from None
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(send: Send, answer: Answer, content_type: bytes = _JSON) -> None:
+    headers = answer.headers
+    if answer.status != 204:
+        headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(answer.body)), *headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _send_and_discard(send: Send, receive: Receive, answer: Answer) -> None:
+    """Answer before the body has been read, then let the client finish its sentence for a moment.
+
+    Closing at once would reset the connection under a client that still writes, and it would never see the answer.
+    """
+    headers = [(b"content-type", _JSON), (b"content-length", b"%d" % len(answer.body)), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers + answer.headers})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    discarded = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_MS / 1_000):
+            while discarded < _DISCARD_BYTES_MAX:
+                message = await receive()
+                discarded += len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    break
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
+    path = scope["path"][:200]
+    await _send(send, answer_to(NotFoundError(f"there is nothing at {path!r}; /docs lists what there is")))
+
+
+def _method_refused(scope: Scope, allowed: Iterable[str]) -> MethodNotAllowed:
+    names = sorted(allowed)
+    return MethodNotAllowed(f"this path knows {', '.join(names)}, not {scope['method'][:40]}", allowed=names)
+
+
+def _too_large() -> MessageTooLarge:
+    return MessageTooLarge(
+        f"the body is larger than {limits.REST_BODY_BYTES_MAX} bytes: send fewer messages at a time",
+        bytes_max=limits.REST_BODY_BYTES_MAX,
+    )

@@ -1,0 +1,66 @@
+"""Dead letters of a group: list, redrive, discard. They are states of messages in place, not copies."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from lanner.api.rest.operations import Call
+from lanner.api.rest.shapes import CountReply, DeadChoice, DeadMessage, DeadQuery, DeadReply, NoBody, NoQuery
+from lanner.api.rest.values import text_of, texts_of
+from lanner.batch import decode
+from lanner.broker.calls import DeadLetterResult
+from lanner.errors import ValidationError
+from lanner.model import priority_name
+
+
+async def list_dead(call: Call[NoBody, DeadQuery]) -> DeadReply:
+    query = call.query
+    partition = None if isinstance(query.partition, UnsetType) else query.partition
+    found = await call.service.dead_letters(
+        call.identity, call.topic, call.group, partition, query.start_offset, query.limit
+    )
+    return DeadReply(
+        topic=call.topic,
+        group=call.group,
+        total=found.total,
+        messages=[_shown(call.topic, letter) for letter in found.letters],
+    )
+
+
+async def redrive_dead(call: Call[DeadChoice, NoQuery]) -> CountReply:
+    partition, offsets = _choice(call.body)
+    return CountReply(count=await call.service.redrive(call.identity, call.topic, call.group, partition, offsets))
+
+
+async def discard_dead(call: Call[DeadChoice, NoQuery]) -> CountReply:
+    partition, offsets = _choice(call.body)
+    return CountReply(count=await call.service.discard(call.identity, call.topic, call.group, partition, offsets))
+
+
+def _choice(body: DeadChoice) -> tuple[int | None, list[int] | None]:
+    partition = None if isinstance(body.partition, UnsetType) else body.partition
+    offsets = None if isinstance(body.offsets, UnsetType) else body.offsets
+    if offsets is not None and partition is None:
+        raise ValidationError("offsets need their partition: give it too", field="partition")
+    return partition, offsets
+
+
+def _shown(topic: str, letter: DeadLetterResult) -> DeadMessage:
+    shape = DeadMessage(
+        id=f"{topic}/{letter.partition}/{letter.offset}",
+        partition=letter.partition,
+        offset=letter.offset,
+        priority=priority_name(letter.priority),
+        attempts=letter.attempts,
+        reason=letter.reason,
+        died_ms=letter.died_ms,
+        timestamp_ms=letter.append_ms,
+    )
+    if not letter.data:
+        return shape
+    batch = decode(letter.data)
+    shape.value, shape.encoding = text_of(batch.values()[0])
+    key, headers = batch.keys()[0], batch.headers()[0]
+    shape.key, shape.key_encoding = text_of(key) if key is not None else (UNSET, UNSET)
+    shape.headers, shape.headers_encoding = texts_of(headers) if headers else (UNSET, UNSET)
+    return shape

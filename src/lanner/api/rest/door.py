@@ -1,0 +1,171 @@
+"""The door's socket: uvicorn's HTTP parser in our loop, with bounds on clients that are slow or greedy.
+
+Only uvicorn's protocol is used. Its server would install signal handlers and wake ten times a second; the broker has
+its own life cycle and sleeps when nothing happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from lanner import limits
+from lanner.api.rest.app import build_app
+from lanner.api.rest.problems import answer_to
+from lanner.errors import LannerError, Overloaded, RequestTimeout, ValidationError
+
+if TYPE_CHECKING:
+    from lanner.broker.service import Service
+
+HEAD_DEADLINE_SECONDS: Final = 10.0
+HEAD_BYTES_MAX: Final = 64 * limits.KIB
+IDLE_SECONDS: Final = 75
+WRITE_DEADLINE_SECONDS: Final = 30.0
+_BACKLOG: Final = 1_024
+_REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable", 429: b"Too Many Requests"}
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. A request's head has a size and a deadline, and so has a client that does not read its reply."""
+
+    head_deadline_seconds = HEAD_DEADLINE_SECONDS
+    write_deadline_seconds = WRITE_DEADLINE_SECONDS
+    connections_max = limits.CONNECTIONS_MAX
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_bytes = 0
+        self._in_head = True
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.connections_max:
+            self._refuse(Overloaded("the broker has too many connections; try again later"))
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_head_timer()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(ValidationError(f"the request's head exceeds {HEAD_BYTES_MAX} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        if self._head_timer is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        self._cancel_head_timer()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and not self.pipeline:
+            self._in_head = True  # whatever arrives next begins a request; until then the idle deadline runs
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.write_deadline_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(ValidationError("this is not an HTTP request"))
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(
+            self.head_deadline_seconds, self._refuse, RequestTimeout("the request's head did not arrive in time")
+        )
+
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, error: LannerError) -> None:
+        """Answer without the application, and close."""
+        self._cancel_head_timer()
+        if self.transport.is_closing():
+            return
+        answer = answer_to(error)
+        head = (
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            % (
+                answer.status,
+                _REASONS.get(answer.status, b"Error"),
+                len(answer.body),
+            )
+        )
+        self.transport.write(head + answer.body)
+        self.transport.close()
+
+
+class RestDoor:
+    """Listens for HTTP and serves the application over it."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; where, with the port that port 0 became."""
+        config = Config(
+            build_app(self._service),
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        config.load()
+
+        def connect() -> BoundedProtocol:
+            return BoundedProtocol(config=config, server_state=self._state, app_state={})
+
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(connect, host, port, backlog=_BACKLOG, reuse_address=True)
+        name = self._server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    async def stop(self, drain_ms: int = 5_000) -> None:
+        """Take no new connection, finish the requests in hand, close."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=drain_ms / 1_000)
+        for task in list(self._state.tasks):
+            task.cancel()
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        self._server = None

@@ -1,0 +1,205 @@
+"""FalconQ's six calls, with its routes and its field names.
+
+A consumerID is a group of its own, and `consume` takes messages for good as it hands them out (at most once): FalconQ
+has no acks. What it lacked is kept by the broker here: progress is the group's own state, per priority, so a reply's
+offsets are for information and can neither skip nor repeat a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import UNSET, UnsetType
+
+from lanner import limits
+from lanner.api.rest.operations import Call
+from lanner.api.rest.publishing import dedup_ids, idempotency_key
+from lanner.api.rest.shapes import (
+    ConsumeQuery,
+    ConsumeReply,
+    FalconMessage,
+    FalconPartition,
+    NoBody,
+    NoQuery,
+    PartitionRef,
+    PartitionsReply,
+    PeekQuery,
+    PeekReply,
+    PublishReply,
+    PublishRequest,
+    RaftStatsQuery,
+    TopicsReply,
+)
+from lanner.api.rest.values import bytes_of, text_of
+from lanner.broker.calls import NewMessage, TopicResult
+from lanner.errors import GroupNotFound, PartitionNotFound
+from lanner.model import PRIORITY_HIGH, PRIORITY_LOW, Message, check_name, parse_priority, priority_name
+
+
+async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
+    body = call.body
+    priority = parse_priority(None if body.priority is UNSET else body.priority)
+    key = None if body.partitionKey is UNSET else body.partitionKey.encode("utf-8")
+    value = bytes_of(body.message, body.encoding, "message")
+    message = NewMessage(value=value, key=key or None, priority=priority)
+    message = dedup_ids(idempotency_key(call.headers), [message])[0]
+    await call.service.ensure_topic(call.identity, call.topic)
+    stored = (await call.service.publish_messages(call.identity, call.topic, [message]))[0]
+    return PublishReply(
+        status="message committed",
+        topic=call.topic,
+        partitionID=stored.partition,
+        offset=stored.offset,
+        priority=priority_name(priority),
+    )
+
+
+async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
+    query = call.query
+    group = group_of(query.consumerID)
+    known = call.service.topic(call.identity, call.topic)
+    partitions = _chosen(known, query.partitionID)
+    delivered = await call.service.poll_messages(
+        call.identity,
+        topic=call.topic,
+        group=group,
+        member=call.door.member,
+        sequence=call.door.next_sequence(),
+        partitions=None if query.partitionID is UNSET else partitions,
+        max_messages=query.batch,
+        max_bytes=limits.POLL_BYTES_MAX,
+        wait_ms=0,
+        lease_ms=-1,
+        auto_ack=True,
+        start="earliest",
+    )
+    messages = [item.message for item in delivered]
+    next_offset = _floor(call, group, known, partitions)
+    return ConsumeReply(
+        topic=call.topic,
+        consumerID=query.consumerID,
+        partitionID=query.partitionID,
+        startOffset=min((message.offset for message in messages), default=next_offset),
+        nextOffset=next_offset,
+        count=len(messages),
+        messages=[_shown(message) for message in messages],
+    )
+
+
+async def peek(call: Call[NoBody, PeekQuery]) -> PeekReply:
+    query = call.query
+    known = call.service.topic(call.identity, call.topic)
+    partitions = _chosen(known, query.partitionID)
+    partition = None if isinstance(query.partitionID, UnsetType) else query.partitionID
+    messages = await call.service.peek(call.identity, call.topic, partition, query.offset, query.batch)
+    starts = {state.id: max(query.offset, state.first_offset) for state in known.partitions if state.id in partitions}
+    return PeekReply(
+        topic=call.topic,
+        partitionID=query.partitionID,
+        startOffset=query.offset,
+        nextOffset=first_not_shown(starts, messages),
+        count=len(messages),
+        messages=[_shown(message) for message in messages],
+    )
+
+
+async def list_topics(call: Call[NoBody, NoQuery]) -> TopicsReply:
+    return TopicsReply(topics=sorted(call.service.topics(call.identity)))
+
+
+async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
+    known = call.service.topic(call.identity, call.topic)
+    return PartitionsReply(
+        topic=known.name,
+        partitions=[
+            FalconPartition(
+                id=state.id,
+                leader=state.leader,
+                firstOffset=state.first_offset,
+                endOffset=state.end_offset,
+                highCount=state.depth.get(PRIORITY_HIGH, 0),
+                lowCount=state.depth.get(PRIORITY_LOW, 0),
+                totalCount=sum(state.depth.values()),
+            )
+            for state in known.partitions
+        ],
+        activePartitions=[PartitionRef(id=state.id) for state in known.partitions if state.leader],
+        configuredPartitions=len(known.partitions),
+        partitionKeyStrategy="consistent_hash+round_robin_fallback",
+    )
+
+
+async def raft_stats(call: Call[NoBody, RaftStatsQuery]) -> Mapping[str, str]:
+    """Every value is text, as it was in FalconQ."""
+    topic = check_name(call.query.topic, "topic")
+    status = call.service.raft_status(call.identity, topic, call.query.partitionID)
+    flat = {name: _flat(value) for name, value in status.items()}
+    flat["state"] = flat.get("state", "").capitalize()
+    return flat
+
+
+def group_of(consumer_id: str) -> str:
+    """The group of a consumerID: the same name where it may be one, else a name made from it."""
+    if limits.NAME_PATTERN.match(consumer_id) and consumer_id not in (".", ".."):
+        return consumer_id
+    return f"consumer-{hashlib.sha256(consumer_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def first_not_shown(starts: Mapping[int, int], messages: Iterable[Message]) -> int:
+    """The first offset, from each partition's start on, that is not among the messages; the lowest of the partitions.
+
+    What a reply shows is ordered by priority, so its last or highest offset says nothing about what it left out.
+    """
+    shown: dict[int, set[int]] = {}
+    for message in messages:
+        shown.setdefault(message.partition, set()).add(message.offset)
+    lowest = []
+    for partition, start in starts.items():
+        offset = start
+        while offset in shown.get(partition, ()):
+            offset += 1
+        lowest.append(offset)
+    return min(lowest)
+
+
+def _chosen(known: TopicResult, partition_id: int | UnsetType) -> Sequence[int]:
+    ids = [state.id for state in known.partitions]
+    if isinstance(partition_id, UnsetType):
+        return ids
+    if partition_id not in ids:
+        raise PartitionNotFound(
+            f"topic {known.name} has no partition {partition_id}: it has {len(ids)}, counted from 0",
+            field="partitionID",
+        )
+    return [partition_id]
+
+
+def _floor(call: Call[NoBody, ConsumeQuery], group: str, known: TopicResult, partitions: Sequence[int]) -> int:
+    floors = {state.id: state.first_offset for state in known.partitions}
+    try:
+        for state in call.service.group(call.identity, call.topic, group).partitions:
+            floors[state.partition] = state.offset
+    except GroupNotFound:
+        pass  # nothing was ever delivered to it, and an empty poll writes nothing
+    return min(floors[partition] for partition in partitions)
+
+
+def _shown(message: Message) -> FalconMessage:
+    value, encoding = text_of(message.value)
+    return FalconMessage(
+        v=value,
+        p=priority_name(message.priority),
+        Offset=message.offset,
+        partitionID=message.partition,
+        id=message.id,
+        encoding=encoding,
+    )
+
+
+def _flat(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(str(item) for item in value)
+    return str(value)

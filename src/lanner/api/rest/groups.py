@@ -1,0 +1,213 @@
+"""`/v1/topics/{topic}/groups`: queue use (poll and settle), stream progress, and how a group stands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from enum import IntEnum
+
+import msgspec
+from msgspec import UnsetType
+
+from lanner.api.rest.operations import Call
+from lanner.api.rest.shapes import (
+    AckRequest,
+    CommitRequest,
+    CommittedReply,
+    ExtendRequest,
+    GroupPartition,
+    GroupReply,
+    GroupsReply,
+    LeasedMessage,
+    NackRequest,
+    NoBody,
+    NoQuery,
+    PollReply,
+    PollRequest,
+    RejectRequest,
+    SeekRequest,
+    SettledTarget,
+    SettleReply,
+    SettleTarget,
+)
+from lanner.api.rest.topics import shown
+from lanner.broker.calls import Delivered, SettleItem
+from lanner.errors import ServiceUnavailable, ValidationError, from_wire
+
+
+class SettleKind(IntEnum):
+    """The kinds of a settle, numbered as on the native wire."""
+
+    ACK = 1
+    NACK = 2
+    EXTEND = 3
+    REJECT = 4
+
+
+async def poll_group(call: Call[PollRequest, NoQuery]) -> PollReply:
+    """A client that has gone must not keep leases: what a poll brought it is given back at once, uncounted."""
+    if call.body.wait_ms == 0 or call.body.auto_ack:
+        delivered = await _poll(call)
+    else:
+        polling = asyncio.ensure_future(_poll(call))
+        leaving = asyncio.ensure_future(call.disconnected())
+        try:
+            await asyncio.wait({polling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                polling.cancel()
+                await asyncio.wait({polling})
+                if not polling.cancelled() and polling.exception() is None:
+                    await _release(call, polling.result())
+                raise ServiceUnavailable("the client has gone")
+            delivered = polling.result()
+        finally:
+            polling.cancel()
+            leaving.cancel()
+    return PollReply(
+        topic=call.topic,
+        group=call.group,
+        count=len(delivered),
+        messages=[_leased(item) for item in delivered],
+    )
+
+
+async def ack_messages(call: Call[AckRequest, NoQuery]) -> SettleReply:
+    return await _settle(call, call.body.messages, SettleKind.ACK)
+
+
+async def nack_messages(call: Call[NackRequest, NoQuery]) -> SettleReply:
+    return await _settle(call, call.body.messages, SettleKind.NACK, call.body.delay_ms, call.body.reason)
+
+
+async def extend_leases(call: Call[ExtendRequest, NoQuery]) -> SettleReply:
+    return await _settle(call, call.body.messages, SettleKind.EXTEND, call.body.lease_ms)
+
+
+async def reject_messages(call: Call[RejectRequest, NoQuery]) -> SettleReply:
+    return await _settle(call, call.body.messages, SettleKind.REJECT, reason=call.body.reason)
+
+
+async def list_groups(call: Call[NoBody, NoQuery]) -> GroupsReply:
+    return GroupsReply(topic=call.topic, groups=sorted(call.service.groups(call.identity, call.topic)))
+
+
+async def describe_group(call: Call[NoBody, NoQuery]) -> GroupReply:
+    group = call.service.group(call.identity, call.topic, call.group)
+    now_ms = time.time_ns() // 1_000_000
+    depth: Counter[int] = Counter()
+    partitions = []
+    for state in group.partitions:
+        depth.update(state.depth)
+        partitions.append(
+            GroupPartition(
+                partition=state.partition,
+                offset=state.offset,
+                lag=state.lag,
+                ready=state.ready,
+                leased=state.leased,
+                waiting=state.waiting,
+                dead=state.dead,
+                depth={str(priority): count for priority, count in state.depth.items()},
+                oldest_age_ms=max(0, now_ms - state.oldest_ms) if state.oldest_ms else 0,
+            )
+        )
+    return GroupReply(
+        topic=group.topic,
+        group=group.group,
+        kind=group.kind,
+        lag=sum(state.lag for state in partitions),
+        ready=sum(state.ready for state in partitions),
+        leased=sum(state.leased for state in partitions),
+        waiting=sum(state.waiting for state in partitions),
+        dead=sum(state.dead for state in partitions),
+        depth={str(priority): count for priority, count in sorted(depth.items())},
+        oldest_age_ms=max((state.oldest_age_ms for state in partitions), default=0),
+        partitions=partitions,
+    )
+
+
+async def drop_group(call: Call[NoBody, NoQuery]) -> None:
+    await call.service.drop_group(call.identity, call.topic, call.group)
+
+
+async def seek_group(call: Call[SeekRequest, NoQuery]) -> None:
+    body = call.body
+    offsets = None if isinstance(body.offsets, UnsetType) else body.offsets
+    time_ms = None if isinstance(body.time_ms, UnsetType) else body.time_ms
+    to = None if isinstance(body.to, UnsetType) else body.to
+    if sum(choice is not None for choice in (offsets, time_ms, to)) != 1:
+        raise ValidationError("give exactly one of offsets, time_ms and to", field="to")
+    await call.service.seek(call.identity, call.topic, call.group, offsets=offsets, time_ms=time_ms, to=to)
+
+
+async def commit_offsets(call: Call[CommitRequest, NoQuery]) -> None:
+    await call.service.commit(call.identity, call.topic, call.group, call.body.offsets)
+
+
+async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:
+    offsets = await call.service.committed(call.identity, call.topic, call.group)
+    return CommittedReply(
+        topic=call.topic,
+        group=call.group,
+        offsets={str(partition): offset for partition, offset in sorted(offsets.items())},
+    )
+
+
+async def _poll(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
+    body = call.body
+    return await call.service.poll_messages(
+        call.identity,
+        topic=call.topic,
+        group=call.group,
+        member=call.door.member,
+        sequence=call.door.next_sequence(),
+        partitions=None if isinstance(body.partitions, UnsetType) else body.partitions,
+        max_messages=body.max_messages,
+        max_bytes=body.max_bytes,
+        wait_ms=body.wait_ms,
+        lease_ms=-1 if isinstance(body.lease_ms, UnsetType) else body.lease_ms,
+        auto_ack=body.auto_ack,
+        start=body.start,
+    )
+
+
+async def _release(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> None:
+    items = [SettleItem(item.message.partition, item.token, item.message.offset, 1, 0) for item in delivered]
+    if items:
+        await call.service.release(call.identity, call.topic, call.group, items)
+
+
+async def _settle(
+    call: Call[msgspec.Struct, NoQuery],
+    targets: Sequence[SettleTarget],
+    kind: SettleKind,
+    delay_ms: int | UnsetType = msgspec.UNSET,
+    reason: str = "",
+) -> SettleReply:
+    delay = -1 if isinstance(delay_ms, UnsetType) else delay_ms
+    items = [
+        SettleItem(target.partition, target.token, target.offset, target.count, int(kind), delay, reason)
+        for target in targets
+    ]
+    results = await call.service.settle(call.identity, call.topic, call.group, items)
+    return SettleReply(
+        settled=sum(result.count for result in results),
+        failed=sum(result.code != 0 for result in results),
+        messages=[
+            SettledTarget(
+                partition=target.partition,
+                offset=target.offset,
+                count=result.count,
+                error=from_wire(result.code, "").name if result.code else msgspec.UNSET,
+            )
+            for target, result in zip(targets, results, strict=True)
+        ],
+    )
+
+
+def _leased(item: Delivered) -> LeasedMessage:
+    plain = shown(item.message)
+    fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
+    return LeasedMessage(**fields, attempt=item.message.attempt, token=item.token, lease_until_ms=item.deadline_ms)

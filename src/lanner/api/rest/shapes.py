@@ -1,0 +1,495 @@
+"""The bodies, queries and replies of the REST door, one struct each.
+
+A shape carries its own bounds, so that decoding refuses what is too long or out of range before anything is done with
+it, and so that the OpenAPI document states the same bounds. An optional field of a reply is absent when it has nothing
+to say (UNSET); it is never null. FalconQ's shapes keep FalconQ's spelling (`partitionID`, `Offset`, `v`, `p`).
+"""
+
+# ruff: noqa: N815 (FalconQ's names are FalconQ's)
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from lanner import limits
+from lanner.model import LANES, PRIORITY_NAMES, TopicSettings, setting_bounds, setting_choices
+
+NAME_SCHEMA: Final[dict[str, Any]] = {
+    "type": "string",
+    "pattern": r"^[A-Za-z0-9._-]{1,200}$",
+    "not": {"enum": [".", ".."]},
+}
+
+
+def _settings_schema() -> dict[str, Any]:
+    defaults = TopicSettings().to_dict()
+    properties: dict[str, Any] = {
+        name: {"type": "integer", "minimum": low, "maximum": high, "default": defaults[name]}
+        for name, (low, high) in setting_bounds().items()
+    }
+    for name, choices in setting_choices().items():
+        properties[name] = {"type": "string", "enum": list(choices), "default": defaults[name]}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+# Text of a value, key or header may be base64 of any bytes; it is then a third longer than what it stands for.
+_TEXT_MAX: Final = limits.MESSAGE_BYTES_MAX * 4 // 3 + 4
+_KEY_TEXT_MAX: Final = limits.KEY_BYTES_MAX * 4 // 3 + 4
+_MESSAGES_MAX: Final = limits.POLL_MESSAGES_MAX
+
+Name = Annotated[str, Meta(extra_json_schema=NAME_SCHEMA)]
+Text = Annotated[str, Meta(max_length=_TEXT_MAX)]
+KeyText = Annotated[str, Meta(max_length=_KEY_TEXT_MAX)]
+Encoding = Literal["utf-8", "base64"]
+PriorityIn = (
+    Annotated[int, Meta(ge=0, le=LANES - 1)] | Annotated[str, Meta(extra_json_schema={"enum": sorted(PRIORITY_NAMES)})]
+)
+Offset = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]
+TimeMs = Annotated[int, Meta(ge=0, le=limits.TIME_MS_MAX)]
+DelayMs = Annotated[int, Meta(ge=0, le=limits.DELAY_MS_MAX)]
+PartitionId = Annotated[int, Meta(ge=0, le=limits.PARTITIONS_MAX - 1)]
+Token = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]
+Reason = Annotated[str, Meta(max_length=limits.REASON_LENGTH_MAX)]
+WaitMs = Annotated[int, Meta(ge=0, le=limits.POLL_WAIT_MS_MAX)]
+Settings = Annotated[dict[str, int | str], Meta(extra_json_schema=_settings_schema())]
+# JSON has only string keys: partition ids are written as digits there.
+PartitionOffsetsMap = Annotated[
+    dict[int, Offset],
+    Meta(
+        max_length=limits.PARTITIONS_MAX,
+        description="Offsets by partition.",
+        extra_json_schema={
+            "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,2})$"},
+            "minProperties": 1,
+        },
+        min_length=1,
+    ),
+]
+
+
+class _Shape(msgspec.Struct):
+    pass
+
+
+class NoQuery(_Shape, kw_only=True):
+    """An operation without query parameters."""
+
+
+class NoBody(_Shape, kw_only=True):
+    """An operation without a body."""
+
+
+class Problem(_Shape, kw_only=True):
+    """Every error. `type` is one of FalconQ's where that knew the case; `details.error` is the catalogue's own name."""
+
+    type: str
+    message: str
+    details: dict[str, Any] | UnsetType = UNSET
+
+
+# ------------------------------------------------------------------ FalconQ
+
+
+class PublishRequest(_Shape, kw_only=True):
+    message: Annotated[Text, Meta(description="The value; any text, also an empty one.")]
+    priority: PriorityIn | UnsetType = UNSET
+    partitionKey: Annotated[KeyText, Meta(description="Messages of one key keep their order.")] | UnsetType = UNSET
+    encoding: Encoding | UnsetType = UNSET
+
+
+class PublishReply(_Shape, kw_only=True):
+    status: str
+    topic: str
+    partitionID: int
+    offset: int
+    priority: str | int
+
+
+class ConsumeQuery(_Shape, kw_only=True):
+    consumerID: Annotated[str, Meta(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
+    batch: Annotated[int, Meta(ge=1, le=_MESSAGES_MAX)] = 1
+    partitionID: PartitionId | UnsetType = UNSET
+
+
+class PeekQuery(_Shape, kw_only=True):
+    offset: Offset = 0
+    batch: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 1
+    partitionID: PartitionId | UnsetType = UNSET
+
+
+class FalconMessage(_Shape, kw_only=True):
+    v: Annotated[str, Meta(description="The value, as text; base64 when `encoding` says so.")]
+    p: Annotated[str | int, Meta(description="The priority's name where it has one, else its number.")]
+    Offset: int
+    partitionID: int
+    id: str
+    encoding: Literal["base64"] | UnsetType = UNSET
+
+
+class ConsumeReply(_Shape, kw_only=True):
+    topic: str
+    consumerID: str
+    partitionID: int | UnsetType = UNSET
+    startOffset: Annotated[int, Meta(description="The lowest offset in this reply; nextOffset when it is empty.")]
+    nextOffset: Annotated[
+        int,
+        Meta(
+            description="The lowest offset that this consumer has not consumed yet. For information: "
+            "progress is kept by the broker, and no call needs this number back."
+        ),
+    ]
+    count: int
+    messages: list[FalconMessage]
+
+
+class PeekReply(_Shape, kw_only=True):
+    topic: str
+    partitionID: int | UnsetType = UNSET
+    startOffset: Annotated[int, Meta(description="The offset asked for.")]
+    nextOffset: Annotated[int, Meta(description="The first offset at or after it that this reply does not show.")]
+    count: int
+    messages: list[FalconMessage]
+
+
+class TopicsReply(_Shape, kw_only=True):
+    topics: list[str]
+
+
+class FalconPartition(_Shape, kw_only=True):
+    id: int
+    leader: str
+    firstOffset: int
+    endOffset: int
+    highCount: int
+    lowCount: int
+    totalCount: int
+
+
+class PartitionRef(_Shape, kw_only=True):
+    id: int
+
+
+class PartitionsReply(_Shape, kw_only=True):
+    topic: str
+    partitions: list[FalconPartition]
+    activePartitions: list[PartitionRef]
+    configuredPartitions: int
+    partitionKeyStrategy: str
+
+
+class RaftStatsQuery(_Shape, kw_only=True):
+    topic: Name
+    partitionID: PartitionId = 0
+
+
+# ------------------------------------------------------------------ /v1: topics
+
+
+class CreateTopicRequest(_Shape, kw_only=True):
+    name: Name
+    settings: Settings = {}
+
+
+class AlterTopicRequest(_Shape, kw_only=True):
+    settings: Settings
+
+
+class TopicPartitionState(_Shape, kw_only=True):
+    id: int
+    leader: str
+    first_offset: int
+    end_offset: int
+    bytes: int
+    batches: int
+    pinned_bytes: int
+    depth: Annotated[dict[str, int], Meta(description="Messages held, by priority.")]
+
+
+class TopicReply(_Shape, kw_only=True):
+    name: str
+    incarnation: int
+    settings: dict[str, Any]
+    partitions: list[TopicPartitionState]
+
+
+class TimeQuery(_Shape, kw_only=True):
+    time_ms: TimeMs | UnsetType = UNSET
+
+
+class PartitionOffsets(_Shape, kw_only=True):
+    partition: int
+    first_offset: int
+    end_offset: int
+    at_time: int | UnsetType = UNSET
+
+
+class OffsetsReply(_Shape, kw_only=True):
+    topic: str
+    incarnation: int
+    partitions: list[PartitionOffsets]
+
+
+# ------------------------------------------------------------------ /v1: messages
+
+
+class MessageIn(_Shape, kw_only=True):
+    value: Text
+    encoding: Encoding | UnsetType = UNSET
+    key: KeyText | UnsetType = UNSET
+    key_encoding: Encoding | UnsetType = UNSET
+    headers: Annotated[dict[str, Text], Meta(max_length=limits.HEADER_COUNT_MAX)] = {}
+    headers_encoding: Encoding | UnsetType = UNSET
+    priority: PriorityIn | UnsetType = UNSET
+    partition: PartitionId | UnsetType = UNSET
+    delay_ms: Annotated[DelayMs, Meta(description="Not delivered before this has passed.")] | UnsetType = UNSET
+    ttl_ms: Annotated[DelayMs, Meta(description="Not delivered after this has passed.")] | UnsetType = UNSET
+
+
+class PublishManyRequest(_Shape, kw_only=True):
+    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=limits.LIST_ITEMS_MAX)]
+
+
+class StoredMessage(_Shape, kw_only=True):
+    id: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    duplicate: bool
+
+
+class PublishManyReply(_Shape, kw_only=True):
+    topic: str
+    count: int
+    messages: list[StoredMessage]
+
+
+class MessageOut(_Shape, kw_only=True):
+    id: str
+    partition: int
+    offset: int
+    value: str
+    encoding: Literal["base64"] | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_encoding: Literal["base64"] | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_encoding: Literal["base64"] | UnsetType = UNSET
+    priority: str | int
+    timestamp_ms: int
+    deliver_at_ms: int | UnsetType = UNSET
+    expires_at_ms: int | UnsetType = UNSET
+
+
+class ReadQuery(_Shape, kw_only=True):
+    offset: Offset = 0
+    limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
+    wait_ms: WaitMs = 0
+
+
+class ReadReply(_Shape, kw_only=True):
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    next_offset: int
+    messages: list[MessageOut]
+
+
+# ------------------------------------------------------------------ /v1: groups
+
+
+class PollRequest(_Shape, kw_only=True):
+    max_messages: Annotated[int, Meta(ge=1, le=_MESSAGES_MAX)] = 10
+    max_bytes: Annotated[int, Meta(ge=1, le=limits.POLL_BYTES_MAX)] = limits.MIB
+    wait_ms: WaitMs = 0
+    lease_ms: Annotated[int, Meta(ge=limits.LEASE_MS_MIN, le=limits.LEASE_MS_MAX)] | UnsetType = UNSET
+    auto_ack: bool = False
+    start: Literal["earliest", "latest"] = "earliest"
+    partitions: Annotated[list[PartitionId], Meta(min_length=1, max_length=limits.POLL_PARTITIONS_MAX)] | UnsetType = (
+        UNSET
+    )
+
+
+class LeasedMessage(MessageOut, kw_only=True):
+    attempt: int
+    token: Annotated[int, Meta(description="Settles the message, together with its partition and offset.")]
+    lease_until_ms: int
+
+
+class PollReply(_Shape, kw_only=True):
+    topic: str
+    group: str
+    count: int
+    messages: list[LeasedMessage]
+
+
+class SettleTarget(_Shape, kw_only=True):
+    """A polled message; other fields of it may stay where they are. `count` takes in those right behind it."""
+
+    partition: PartitionId
+    offset: Offset
+    token: Token
+    count: Annotated[int, Meta(ge=1, le=limits.BATCH_MESSAGES_MAX)] = 1
+
+
+_Targets = Annotated[list[SettleTarget], Meta(min_length=1, max_length=limits.SETTLE_RANGES_MAX)]
+
+
+class AckRequest(_Shape, kw_only=True):
+    messages: _Targets
+
+
+class NackRequest(_Shape, kw_only=True):
+    messages: _Targets
+    delay_ms: Annotated[DelayMs, Meta(description="Until the retry; the topic's backoff unless given.")] | UnsetType = (
+        UNSET
+    )
+    reason: Reason = ""
+
+
+class ExtendRequest(_Shape, kw_only=True):
+    messages: _Targets
+    lease_ms: Annotated[int, Meta(ge=limits.LEASE_MS_MIN, le=limits.LEASE_MS_MAX)] | UnsetType = UNSET
+
+
+class RejectRequest(_Shape, kw_only=True):
+    messages: _Targets
+    reason: Reason = ""
+
+
+class SettledTarget(_Shape, kw_only=True):
+    partition: int
+    offset: int
+    count: Annotated[int, Meta(description="On how many messages it took effect.")]
+    error: Annotated[str, Meta(description="A name of the error catalogue, such as LeaseLost.")] | UnsetType = UNSET
+
+
+class SettleReply(_Shape, kw_only=True):
+    settled: int
+    failed: int
+    messages: list[SettledTarget]
+
+
+class GroupsReply(_Shape, kw_only=True):
+    topic: str
+    groups: list[str]
+
+
+class GroupPartition(_Shape, kw_only=True):
+    partition: int
+    offset: int
+    lag: int
+    ready: int
+    leased: int
+    waiting: int
+    dead: int
+    depth: dict[str, int]
+    oldest_age_ms: int
+
+
+class GroupReply(_Shape, kw_only=True):
+    topic: str
+    group: str
+    kind: str
+    lag: int
+    ready: int
+    leased: int
+    waiting: int
+    dead: int
+    depth: Annotated[dict[str, int], Meta(description="Ready and never delivered, by priority.")]
+    oldest_age_ms: Annotated[int, Meta(description="How long the oldest unsettled message has been there; 0: none.")]
+    partitions: list[GroupPartition]
+
+
+class SeekRequest(_Shape, kw_only=True):
+    """Exactly one of the three."""
+
+    offsets: PartitionOffsetsMap | UnsetType = UNSET
+    time_ms: TimeMs | UnsetType = UNSET
+    to: Literal["earliest", "latest"] | UnsetType = UNSET
+
+
+class CommitRequest(_Shape, kw_only=True):
+    offsets: PartitionOffsetsMap
+
+
+class CommittedReply(_Shape, kw_only=True):
+    topic: str
+    group: str
+    offsets: dict[str, int]
+
+
+class DoneReply(_Shape, kw_only=True):
+    status: str
+
+
+# ------------------------------------------------------------------ /v1: dead letters
+
+
+class DeadQuery(_Shape, kw_only=True):
+    partition: PartitionId | UnsetType = UNSET
+    start_offset: Offset = 0
+    limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
+
+
+class DeadMessage(_Shape, kw_only=True):
+    id: str
+    partition: int
+    offset: int
+    priority: str | int
+    attempts: int
+    reason: str
+    died_ms: int
+    timestamp_ms: int
+    value: str | UnsetType = UNSET
+    encoding: Literal["base64"] | UnsetType = UNSET
+    key: str | UnsetType = UNSET
+    key_encoding: Literal["base64"] | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    headers_encoding: Literal["base64"] | UnsetType = UNSET
+
+
+class DeadReply(_Shape, kw_only=True):
+    topic: str
+    group: str
+    total: int
+    messages: list[DeadMessage]
+
+
+class DeadChoice(_Shape, kw_only=True):
+    """Those named; without offsets all of the partition, without a partition all of the group."""
+
+    partition: PartitionId | UnsetType = UNSET
+    offsets: Annotated[list[Offset], Meta(min_length=1, max_length=limits.LIST_ITEMS_MAX)] | UnsetType = UNSET
+
+
+class CountReply(_Shape, kw_only=True):
+    count: int
+
+
+# ------------------------------------------------------------------ the broker itself
+
+
+class BrokerReply(_Shape, kw_only=True):
+    node_id: str
+    host: str
+    port: int
+
+
+class BrokersReply(_Shape, kw_only=True):
+    brokers: list[BrokerReply]
+
+
+class ClusterReply(_Shape, kw_only=True):
+    cluster_id: str
+    node_id: str
+    version: str
+    ready: bool
+    topics: int
+    brokers: list[BrokerReply]
+
+
+class HealthReply(_Shape, kw_only=True):
+    status: str

@@ -1,0 +1,65 @@
+"""The broker itself: is it alive, is it ready, who is in the cluster, what has this door done."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from lanner.api.rest.operations import Call, Raw
+from lanner.api.rest.shapes import BrokerReply, BrokersReply, ClusterReply, HealthReply, NoBody, NoQuery
+from lanner.errors import ServiceUnavailable
+
+
+async def healthz(call: Call[NoBody, NoQuery]) -> HealthReply:
+    return HealthReply(status="ok")
+
+
+async def readyz(call: Call[NoBody, NoQuery]) -> HealthReply:
+    if not call.service.ready:
+        raise ServiceUnavailable("the broker is not ready: it is starting or draining", retry_after_ms=1_000)
+    return HealthReply(status="ready")
+
+
+async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
+    service = call.service
+    return ClusterReply(
+        cluster_id=service.cluster_id,
+        node_id=service.node_id,
+        version=software_version(),
+        ready=service.ready,
+        topics=len(service.topics(call.identity)),
+        brokers=_brokers(call),
+    )
+
+
+async def list_brokers(call: Call[NoBody, NoQuery]) -> BrokersReply:
+    return BrokersReply(brokers=_brokers(call))
+
+
+async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
+    """The text exposition that Prometheus reads."""
+    lines = [
+        "# HELP lanner_ready Whether the broker serves (1) or not (0).",
+        "# TYPE lanner_ready gauge",
+        f"lanner_ready {int(call.service.ready)}",
+        "# HELP lanner_rest_requests_total Requests answered by the REST door.",
+        "# TYPE lanner_rest_requests_total counter",
+    ]
+    lines += [
+        f'lanner_rest_requests_total{{operation="{operation}",status="{status}"}} {count}'
+        for (operation, status), count in sorted(call.door.requests.items())
+    ]
+    return Raw("text/plain; version=0.0.4; charset=utf-8", ("\n".join(lines) + "\n").encode())
+
+
+def software_version() -> str:
+    try:
+        return version("lanner")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _brokers(call: Call[NoBody, NoQuery]) -> list[BrokerReply]:
+    address = call.service.addresses.get("native")
+    if address is None:
+        return []
+    return [BrokerReply(node_id=call.service.node_id, host=address[0], port=address[1])]

@@ -1,0 +1,160 @@
+"""`/v1/topics`: the topics themselves, their offsets, and their partitions read as streams."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from lanner import limits
+from lanner.api.rest.operations import Call
+from lanner.api.rest.shapes import (
+    AlterTopicRequest,
+    CreateTopicRequest,
+    MessageOut,
+    NoBody,
+    NoQuery,
+    OffsetsReply,
+    PartitionOffsets,
+    ReadQuery,
+    ReadReply,
+    TimeQuery,
+    TopicPartitionState,
+    TopicReply,
+    TopicsReply,
+)
+from lanner.api.rest.values import text_of, texts_of
+from lanner.batch import decode
+from lanner.broker.calls import FetchedBatch, TopicResult
+from lanner.model import Message, check_name, priority_name
+
+_READ_BYTES_MAX = limits.MIB
+
+
+async def list_topics_v1(call: Call[NoBody, NoQuery]) -> TopicsReply:
+    return TopicsReply(topics=sorted(call.service.topics(call.identity)))
+
+
+async def create_topic(call: Call[CreateTopicRequest, NoQuery]) -> TopicReply:
+    name = check_name(call.body.name, "name")
+    return _described(await call.service.create_topic(call.identity, name, call.body.settings))
+
+
+async def describe_topic(call: Call[NoBody, NoQuery]) -> TopicReply:
+    return _described(call.service.topic(call.identity, call.topic))
+
+
+async def alter_topic(call: Call[AlterTopicRequest, NoQuery]) -> TopicReply:
+    return _described(await call.service.alter_topic(call.identity, call.topic, call.body.settings))
+
+
+async def delete_topic(call: Call[NoBody, NoQuery]) -> None:
+    await call.service.delete_topic(call.identity, call.topic)
+
+
+async def topic_offsets(call: Call[NoBody, TimeQuery]) -> OffsetsReply:
+    time_ms = -1 if isinstance(call.query.time_ms, UnsetType) else call.query.time_ms
+    incarnation, partitions = await call.service.offsets(call.identity, call.topic, time_ms)
+    return OffsetsReply(
+        topic=call.topic,
+        incarnation=incarnation,
+        partitions=[
+            PartitionOffsets(
+                partition=item.partition,
+                first_offset=item.first_offset,
+                end_offset=item.end_offset,
+                at_time=UNSET if time_ms < 0 else item.at_time,
+            )
+            for item in partitions
+        ],
+    )
+
+
+async def read_partition(call: Call[NoBody, ReadQuery]) -> ReadReply:
+    query = call.query
+    fetched = await call.service.fetch(
+        call.identity, call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms
+    )
+    messages: list[MessageOut] = []
+    next_offset = fetched.next_offset
+    for batch in fetched.batches:
+        for message in messages_of(call.topic, call.partition, batch):
+            if message.offset < query.offset:
+                continue  # the first batch may begin before the offset asked for
+            if len(messages) == query.limit:
+                next_offset = message.offset
+                break
+            messages.append(shown(message))
+        else:
+            continue
+        break
+    return ReadReply(
+        topic=call.topic,
+        partition=call.partition,
+        first_offset=fetched.first_offset,
+        end_offset=fetched.end_offset,
+        next_offset=next_offset,
+        messages=messages,
+    )
+
+
+def messages_of(topic: str, partition: int, fetched: FetchedBatch) -> list[Message]:
+    """The messages of a fetched batch, in offset order."""
+    batch = decode(fetched.data)
+    values, keys, headers = batch.values(), batch.keys(), batch.headers()
+    positions = batch.positions if batch.positions is not None else range(batch.count)
+    return [
+        Message(
+            topic=topic,
+            partition=partition,
+            offset=fetched.base_offset + position,
+            value=values[place],
+            key=keys[place],
+            headers=headers[place],
+            priority=batch.header.priority,
+            timestamp_ms=fetched.append_ms,
+            deliver_at_ms=batch.header.deliver_at_ms,
+            expires_at_ms=batch.header.expires_at_ms,
+        )
+        for place, position in enumerate(positions)
+    ]
+
+
+def shown(message: Message) -> MessageOut:
+    value, encoding = text_of(message.value)
+    key, key_encoding = text_of(message.key) if message.key is not None else (UNSET, UNSET)
+    headers, headers_encoding = texts_of(message.headers) if message.headers else (UNSET, UNSET)
+    return MessageOut(
+        id=message.id,
+        partition=message.partition,
+        offset=message.offset,
+        value=value,
+        encoding=encoding,
+        key=key,
+        key_encoding=key_encoding,
+        headers=headers,
+        headers_encoding=headers_encoding,
+        priority=priority_name(message.priority),
+        timestamp_ms=message.timestamp_ms,
+        deliver_at_ms=message.deliver_at_ms or UNSET,
+        expires_at_ms=message.expires_at_ms or UNSET,
+    )
+
+
+def _described(known: TopicResult) -> TopicReply:
+    return TopicReply(
+        name=known.name,
+        incarnation=known.incarnation,
+        settings=dict(known.settings),
+        partitions=[
+            TopicPartitionState(
+                id=state.id,
+                leader=state.leader,
+                first_offset=state.first_offset,
+                end_offset=state.end_offset,
+                bytes=state.bytes,
+                batches=state.batches,
+                pinned_bytes=state.pinned_bytes,
+                depth={str(priority): count for priority, count in state.depth.items()},
+            )
+            for state in known.partitions
+        ],
+    )
