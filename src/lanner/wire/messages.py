@@ -3,18 +3,30 @@
 A struct travels as a msgpack array in the order of its fields. A later version may add fields at the end, with
 defaults: an older peer ignores what it does not know, a newer one fills in what is missing. Fields are never removed
 or reordered. Bulk bytes (batches) are not here: they follow the control part, and the structs say how they divide.
+
+What a request may hold is bounded by the types of its fields, so that no number, name or list reaches a broker that
+could not be meant. What makes sense beyond that (does the topic exist?) is the service's business.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Final, dataclass_transform
+from typing import Annotated, Any, Final, dataclass_transform
 
 import msgspec
+from msgspec import Meta
+
+from lanner import limits
 
 PROTOCOL_VERSION: Final = 1
 REPLY: Final = 0x80  # a reply carries the command of its request with this bit set
 ERROR: Final = 0xFF  # or this, with an ErrorReply
+
+Name = Annotated[str, Meta(max_length=limits.NAME_LENGTH_MAX)]
+PartitionId = Annotated[int, Meta(ge=0, lt=limits.PARTITIONS_MAX)]
+Number = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]  # offsets, tokens, counts, times, bytes
+NumberOrNone = Annotated[int, Meta(ge=-1, le=limits.OFFSET_MAX)]  # -1: not given
+OffsetsByPartition = Annotated[dict[PartitionId, Number], Meta(max_length=limits.PARTITIONS_MAX)]
 
 
 class Command(IntEnum):
@@ -67,8 +79,8 @@ class ErrorReply(Control):
 
 
 class Hello(Control):
-    versions: list[int]
-    client: str = ""
+    versions: Annotated[list[int], Meta(max_length=100)]
+    client: Name = ""
     token: str = ""
 
 
@@ -82,7 +94,7 @@ class HelloReply(Control):
 
 
 class Metadata(Control):
-    topics: list[str] | None = None  # None: every topic
+    topics: Annotated[list[Name], Meta(max_length=limits.TOPICS_MAX)] | None = None  # None: every topic
     create: bool = False  # make the missing ones, where the broker allows it
 
 
@@ -123,9 +135,9 @@ class ProducerOpened(Control):
 class Publish(Control):
     """Bulk: exactly one encoded batch."""
 
-    topic: str
-    partition: int
-    incarnation: int = 0  # 0: whatever topic has this name now
+    topic: Name
+    partition: PartitionId
+    incarnation: Number = 0  # 0: whatever topic has this name now
 
 
 class Published(Control):
@@ -137,12 +149,12 @@ class Published(Control):
 
 
 class Fetch(Control):
-    topic: str
-    partition: int
-    offset: int
-    max_bytes: int = 1 << 20
-    wait_ms: int = 0  # wait so long for something at `offset` when it is the end
-    incarnation: int = 0
+    topic: Name
+    partition: PartitionId
+    offset: Number
+    max_bytes: Number = 1 << 20
+    wait_ms: Number = 0  # wait so long for something at `offset` when it is the end
+    incarnation: Number = 0
 
 
 class FetchedBatch(Control):
@@ -170,19 +182,21 @@ class SettleKind(IntEnum):
 
 
 class SettleItem(Control):
-    partition: int
-    token: int
-    first_offset: int
-    count: int
+    partition: PartitionId
+    token: Number
+    first_offset: Number
+    count: Number
     kind: int  # SettleKind
-    delay_ms: int = -1  # nack: -1 = the topic's backoff; extend: the new lease from now on, -1 = the topic's lease
-    reason: str = ""
+    delay_ms: NumberOrNone = (
+        -1
+    )  # nack: -1 = the topic's backoff; extend: the new lease from now on, -1 = the topic's lease
+    reason: Annotated[str, Meta(max_length=limits.REASON_LENGTH_MAX)] = ""
 
 
 class Settle(Control):
-    group: str
-    topic: str
-    items: list[SettleItem]
+    group: Name
+    topic: Name
+    items: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)]
 
 
 class SettledItem(Control):
@@ -200,18 +214,18 @@ class Poll(Control):
     """A request for leases. Its settles are decided at once and answered first, by a SETTLE reply frame under the
     same correlation id; the POLL reply follows when there is something, or the wait is over."""
 
-    group: str
-    topic: str
-    member: str
-    sequence: int  # of this member, rising; repeated, the same leases come back
-    partitions: list[int] | None = None  # None: all
-    max_messages: int = 500
-    max_bytes: int = 1 << 20
-    wait_ms: int = 0
-    lease_ms: int = -1  # -1: the topic's
+    group: Name
+    topic: Name
+    member: Annotated[str, Meta(max_length=limits.MEMBER_LENGTH_MAX)]
+    sequence: Number  # of this member, rising; repeated, the same leases come back
+    partitions: Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)] | None = None  # None: all
+    max_messages: Number = 500
+    max_bytes: Number = 1 << 20
+    wait_ms: Number = 0
+    lease_ms: NumberOrNone = -1  # -1: the topic's
     auto_ack: bool = False  # at most once: settled as it is handed out
-    start: str = "earliest"  # or "latest": where a group that does not exist yet begins
-    settles: list[SettleItem] = []
+    start: Name = "earliest"  # or "latest": where a group that does not exist yet begins
+    settles: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)] = []
 
 
 class LeasedRange(Control):
@@ -243,19 +257,19 @@ class Polled(Control):
 class Release(Control):
     """Give back, without counting an attempt, what was leased but never seen by the application."""
 
-    group: str
-    topic: str
-    items: list[SettleItem]  # kind is ignored
+    group: Name
+    topic: Name
+    items: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)]  # kind is ignored
 
 
 class Peek(Control):
     """Look without leasing: highest priority first among what is at or after the offset."""
 
-    topic: str
-    partition: int | None = None
-    offset: int = 0
-    max_messages: int = 1
-    max_bytes: int = 1 << 20
+    topic: Name
+    partition: PartitionId | None = None
+    offset: Number = 0
+    max_messages: Number = 1
+    max_bytes: Number = 1 << 20
 
 
 class PeekedMessage(Control):
@@ -278,14 +292,14 @@ class Peeked(Control):
 
 
 class Commit(Control):
-    group: str
-    topic: str
-    offsets: dict[int, int]  # partition → the next offset to read
+    group: Name
+    topic: Name
+    offsets: OffsetsByPartition  # partition → the next offset to read
 
 
 class Committed(Control):
-    group: str
-    topic: str
+    group: Name
+    topic: Name
 
 
 class CommittedReply(Control):
@@ -293,8 +307,8 @@ class CommittedReply(Control):
 
 
 class Offsets(Control):
-    topic: str
-    time_ms: int = -1  # -1: earliest and end only; else also the first offset appended at or after this time
+    topic: Name
+    time_ms: NumberOrNone = -1  # -1: earliest and end only; else also the first offset appended at or after this time
 
 
 class PartitionOffsets(Control):
@@ -313,19 +327,19 @@ class OffsetsReply(Control):
 
 
 class CreateTopic(Control):
-    name: str
+    name: Name
     settings: dict[str, Any] = {}
 
 
 class AlterTopic(Control):
-    name: str
+    name: Name
     settings: dict[str, Any]
 
 
 class TopicName(Control):
     """DELETE_TOPIC, DESCRIBE_TOPIC, LIST_GROUPS."""
 
-    name: str
+    name: Name
 
 
 class PartitionState(Control):
@@ -349,8 +363,8 @@ class TopicDescription(Control):
 class GroupName(Control):
     """DESCRIBE_GROUP, DROP_GROUP."""
 
-    topic: str
-    group: str
+    topic: Name
+    group: Name
 
 
 class GroupsReply(Control):
@@ -379,19 +393,19 @@ class GroupDescription(Control):
 class Seek(Control):
     """Exactly one of offsets, time_ms, to ("earliest" | "latest")."""
 
-    topic: str
-    group: str
-    offsets: dict[int, int] | None = None
-    time_ms: int | None = None
-    to: str | None = None
+    topic: Name
+    group: Name
+    offsets: OffsetsByPartition | None = None
+    time_ms: Number | None = None
+    to: Name | None = None
 
 
 class ListDead(Control):
-    topic: str
-    group: str
-    partition: int | None = None
-    start_offset: int = 0
-    limit: int = 100
+    topic: Name
+    group: Name
+    partition: PartitionId | None = None
+    start_offset: Number = 0
+    limit: Number = 100
 
 
 class DeadLetter(Control):
@@ -415,10 +429,10 @@ class DeadLetters(Control):
 class DeadChoice(Control):
     """REDRIVE, DISCARD. offsets None: every dead letter of the group (or of the partition)."""
 
-    topic: str
-    group: str
-    partition: int | None = None
-    offsets: list[int] | None = None
+    topic: Name
+    group: Name
+    partition: PartitionId | None = None
+    offsets: Annotated[list[Number], Meta(max_length=limits.SETTLE_RANGES_MAX)] | None = None
 
 
 class CountReply(Control):
