@@ -1,0 +1,187 @@
+"""The REST door in front of a service that is not there: it records what it is asked and answers what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+
+from lanner.api.rest import build_app
+from lanner.broker.calls import (
+    DeadLettersResult,
+    Delivered,
+    FetchResult,
+    GroupPartitionResult,
+    GroupResult,
+    Identity,
+    NewMessage,
+    OffsetsResult,
+    PartitionStateResult,
+    SettleItem,
+    SettleResult,
+    Stored,
+    TopicResult,
+)
+from lanner.errors import GroupNotFound, TopicNotFound
+from lanner.model import Message, TopicSettings
+
+
+@dataclass
+class FakeService:
+    """As much of the service as the door can tell apart."""
+
+    cluster_id: str = "cluster"
+    node_id: str = "node"
+    auto_create: bool = True
+    ready: bool = True
+    addresses: dict[str, tuple[str, int]] = field(default_factory=lambda: {"native": ("127.0.0.1", 7400)})
+    known: dict[str, int] = field(default_factory=dict)  # topic → partitions
+    published: list[NewMessage] = field(default_factory=list)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    deliveries: list[Delivered] = field(default_factory=list)
+    peeked: list[Message] = field(default_factory=list)
+    floors: dict[str, list[int]] = field(default_factory=dict)  # group → the lowest unsettled offset by partition
+    settled: list[SettleResult] = field(default_factory=list)
+    fetched: FetchResult = field(default_factory=lambda: FetchResult(0, 0, 0, [], 1))
+    dead: DeadLettersResult = field(default_factory=lambda: DeadLettersResult([], 0))
+    failure: Exception | None = None
+    poll_gate: asyncio.Event | None = None
+
+    def _asked(self, name: str, what: Any) -> None:
+        self.calls.append((name, what))
+        if self.failure is not None:
+            raise self.failure
+
+    async def ensure_topic(self, identity: Identity, name: str) -> None:
+        self._asked("ensure_topic", name)
+        self.known.setdefault(name, 3)
+
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+        self._asked("publish_messages", topic)
+        first = len(self.published)
+        self.published.extend(messages)
+        return [Stored(0, first + place, 1_000, False) for place in range(len(messages))]
+
+    async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
+        self._asked("poll", wanted)
+        if self.poll_gate is not None:
+            try:
+                await self.poll_gate.wait()
+            except asyncio.CancelledError:
+                self.calls.append(("poll cancelled", None))
+                raise
+        return self.deliveries
+
+    async def settle(
+        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
+    ) -> list[SettleResult]:
+        self._asked("settle", items)
+        return self.settled or [SettleResult(0, item.count) for item in items]
+
+    async def release(
+        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
+    ) -> list[SettleResult]:
+        self._asked("release", items)
+        return [SettleResult(0, item.count) for item in items]
+
+    async def peek(
+        self, identity: Identity, topic: str, partition: int | None, offset: int, max_messages: int
+    ) -> list[Message]:
+        self._asked("peek", (partition, offset, max_messages))
+        return self.peeked
+
+    async def fetch(self, identity: Identity, *arguments: Any) -> FetchResult:
+        self._asked("fetch", arguments)
+        return self.fetched
+
+    def topics(self, identity: Identity) -> list[str]:
+        self._asked("topics", None)
+        return list(self.known)
+
+    def topic(self, identity: Identity, name: str) -> TopicResult:
+        self._asked("topic", name)
+        if name not in self.known:
+            raise TopicNotFound(topic=name)
+        partitions = [
+            PartitionStateResult(number, "node", 0, 10, 100, 1, 0, {9: 2, 0: 3}) for number in range(self.known[name])
+        ]
+        return TopicResult(name, 1, TopicSettings().to_dict(), partitions)
+
+    async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+        self._asked("create_topic", (name, dict(settings)))
+        self.known[name] = TopicSettings.from_dict(settings).partitions
+        return self.topic(identity, name)
+
+    async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+        self._asked("alter_topic", (name, dict(settings)))
+        return self.topic(identity, name)
+
+    async def delete_topic(self, identity: Identity, name: str) -> None:
+        self._asked("delete_topic", name)
+        del self.known[name]
+
+    async def offsets(self, identity: Identity, topic: str, time_ms: int = -1) -> tuple[int, list[OffsetsResult]]:
+        self._asked("offsets", time_ms)
+        return 1, [OffsetsResult(0, 2, 10, 5 if time_ms >= 0 else -1)]
+
+    def groups(self, identity: Identity, topic: str) -> list[str]:
+        self._asked("groups", topic)
+        return list(self.floors)
+
+    def group(self, identity: Identity, topic: str, group: str) -> GroupResult:
+        self._asked("group", group)
+        if group not in self.floors:
+            raise GroupNotFound()
+        partitions = [
+            GroupPartitionResult(number, floor, 4, 2, 1, 1, 1, {9: 1, 4: 1}, 1_000)
+            for number, floor in enumerate(self.floors[group])
+        ]
+        return GroupResult(topic, group, "queue", partitions)
+
+    async def drop_group(self, identity: Identity, topic: str, group: str) -> None:
+        self._asked("drop_group", group)
+
+    async def seek(self, identity: Identity, topic: str, group: str, **where: Any) -> None:
+        self._asked("seek", where)
+
+    async def commit(self, identity: Identity, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        self._asked("commit", dict(offsets))
+
+    async def committed(self, identity: Identity, topic: str, group: str) -> dict[int, int]:
+        self._asked("committed", group)
+        return {1: 7, 0: 3}
+
+    async def dead_letters(self, identity: Identity, *arguments: Any) -> DeadLettersResult:
+        self._asked("dead_letters", arguments)
+        return self.dead
+
+    async def redrive(self, identity: Identity, *arguments: Any) -> int:
+        self._asked("redrive", arguments)
+        return 2
+
+    async def discard(self, identity: Identity, *arguments: Any) -> int:
+        self._asked("discard", arguments)
+        return 1
+
+    def raft_status(self, identity: Identity, topic: str, partition: int) -> dict[str, object]:
+        self._asked("raft_status", (topic, partition))
+        return {"state": "leader", "term": 3, "num_peers": 0, "latest_configuration": [1], "vote": None}
+
+    def asked(self, name: str) -> list[Any]:
+        return [what for called, what in self.calls if called == name]
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+async def http(service: FakeService) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=build_app(service), raise_app_exceptions=True)  # type: ignore[arg-type]
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+        yield client

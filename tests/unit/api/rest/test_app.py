@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from lanner import limits
+from lanner.api.rest.routes import OPERATIONS
+from lanner.errors import (
+    BadGateway,
+    LeaseLost,
+    NotLeader,
+    OffsetOutOfRange,
+    Overloaded,
+    ServiceUnavailable,
+    StorageFull,
+    TopicFull,
+)
+
+
+async def publish(http, **named):
+    return await http.post("/topic/orders/publish", **named)
+
+
+async def test_bad_json_is_400_and_says_where(http):
+    reply = await publish(http, content=b'{"message" "x"}')
+    assert reply.status_code == 400
+    assert reply.json()["type"] == "ValidationError"
+    assert "byte 11" in reply.json()["message"]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b'{"message": "\xff"}', b'{"a":' + b"[" * 100_000])
+async def test_a_body_that_is_no_request_is_400(http, content):
+    reply = await publish(http, content=content)
+    assert reply.status_code == 400
+    assert reply.json()["type"] == "ValidationError"
+    assert reply.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"message": 5}, "message"),
+        ({}, "message"),
+        ({"message": "x", "priority": "urgent"}, "priority"),
+        ({"message": "x", "priority": 10}, "priority"),
+        ({"message": "x", "priority": True}, "priority"),
+        ({"message": "x", "partitionKey": 3}, "partitionKey"),
+        ({"message": "x", "encoding": "rot13"}, "encoding"),
+    ],
+)
+async def test_a_wrong_field_is_named(http, body, field):
+    reply = await publish(http, json=body)
+    assert reply.status_code == 400
+    assert reply.json()["details"]["field"] == field
+    assert field in reply.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("", "consumerID"),
+        ("consumerID=", "consumerID"),
+        ("consumerID=x&batch=0", "batch"),
+        ("consumerID=x&batch=many", "batch"),
+        ("consumerID=x&batch=-1", "batch"),
+        ("consumerID=x&batch=99999999999999999999", "batch"),
+        ("consumerID=x&partitionID=-1", "partitionID"),
+        ("consumerID=x&consumerID=y", "consumerID"),
+    ],
+)
+async def test_a_wrong_query_parameter_is_named(http, service, query, field):
+    service.known["orders"] = 1
+    reply = await http.get(f"/topic/orders/consume?{query}")
+    assert reply.status_code == 400
+    assert reply.json()["details"]["field"] == field
+
+
+@pytest.mark.parametrize("name", ["a b", "ü", "%2e%2e", "x" * 201])
+async def test_a_name_that_may_not_be_one_is_refused(http, service, name):
+    reply = await http.post(f"/topic/{name}/publish", json={"message": "x"})
+    assert reply.status_code in (400, 404)
+    assert service.published == []
+
+
+async def test_too_many_query_parameters_are_refused(http):
+    reply = await http.get("/topic/orders/peek?" + "&".join(f"a{n}=1" for n in range(100)))
+    assert reply.status_code == 400
+
+
+async def test_an_announced_body_that_is_too_large_is_refused_unread(http, service):
+    async def endless():
+        while True:
+            yield b"x" * 65_536
+            await asyncio.sleep(0)
+
+    reply = await http.post(
+        "/topic/orders/publish",
+        content=endless(),
+        headers={"content-length": str(limits.REST_BODY_BYTES_MAX + 1)},
+    )
+    assert reply.status_code == 413
+    assert reply.json()["details"]["error"] == "MessageTooLarge"
+    assert service.calls == []
+
+
+async def test_a_body_that_turns_out_too_large_is_refused(http, service):
+    async def large():
+        for _ in range(limits.REST_BODY_BYTES_MAX // 65_536 + 2):
+            yield b"x" * 65_536
+
+    reply = await http.post("/topic/orders/publish", content=large())
+    assert reply.status_code == 413
+    assert service.calls == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (Overloaded(retry_after_ms=1_500), 429, "Overloaded"),
+        (TopicFull(), 429, "TopicFull"),
+        (StorageFull(), 507, "StorageFull"),
+        (ServiceUnavailable(), 503, "ServiceUnavailable"),
+        (NotLeader(), 503, "ServiceUnavailable"),
+        (BadGateway(), 502, "BadGateway"),
+        (LeaseLost(), 409, "LeaseLost"),
+        (OffsetOutOfRange(), 416, "OffsetOutOfRange"),
+    ],
+)
+async def test_a_catalogue_error_keeps_falconqs_type_and_its_own_name(http, service, failure, status, kind):
+    service.failure = failure
+    reply = await publish(http, json={"message": "x"})
+    assert reply.status_code == status
+    assert reply.json()["type"] == kind
+    assert reply.json()["details"]["error"] == failure.name
+    assert reply.json()["details"].get("retryable", False) is failure.retryable
+
+
+async def test_an_overloaded_broker_says_when_to_come_back(http, service):
+    service.failure = Overloaded(retry_after_ms=1_500)
+    assert (await publish(http, json={"message": "x"})).headers["retry-after"] == "2"
+    service.failure = Overloaded()
+    assert (await publish(http, json={"message": "x"})).headers["retry-after"] == "1"
+
+
+async def test_a_fault_of_ours_is_a_server_error_that_tells_nothing_private(http, service, caplog):
+    service.failure = RuntimeError("secret")
+    reply = await publish(http, json={"message": "x"})
+    assert reply.status_code == 500
+    assert reply.json()["type"] == "ServerError"
+    assert "secret" not in reply.text
+    assert "secret" in caplog.text
+
+
+async def test_an_unknown_path_is_404_and_points_to_the_docs(http):
+    reply = await http.get("/nope")
+    assert reply.status_code == 404
+    assert reply.json()["type"] == "NotFoundError"
+    assert "/docs" in reply.json()["message"]
+
+
+async def test_an_unknown_method_is_405_with_those_there_are(http):
+    reply = await http.delete("/topic/orders/publish")
+    assert reply.status_code == 405
+    assert reply.headers["allow"] == "POST"
+    assert (await http.post("/openapi.json")).status_code == 405
+
+
+async def test_head_is_answered_where_get_is(http):
+    assert (await http.head("/healthz")).status_code == 200
+
+
+async def test_health_and_readiness_differ(http, service):
+    assert (await http.get("/healthz")).json() == {"status": "ok"}
+    assert (await http.get("/readyz")).json() == {"status": "ready"}
+    service.ready = False
+    assert (await http.get("/healthz")).status_code == 200
+    reply = await http.get("/readyz")
+    assert reply.status_code == 503
+    assert reply.json()["type"] == "ServiceUnavailable"
+    assert reply.headers["retry-after"] == "1"
+
+
+async def test_the_cluster_and_its_brokers_are_told(http, service):
+    service.known["orders"] = 1
+    answer = (await http.get("/v1/cluster")).json()
+    assert answer["cluster_id"] == "cluster"
+    assert answer["topics"] == 1
+    assert answer["brokers"] == [{"node_id": "node", "host": "127.0.0.1", "port": 7400}]
+    service.addresses.clear()
+    assert (await http.get("/v1/brokers")).json() == {"brokers": []}
+
+
+async def test_metrics_count_requests_by_operation_and_status(http):
+    await publish(http, json={"message": "x"})
+    await publish(http, json={})
+    text = (await http.get("/metrics")).text
+    assert 'lanner_rest_requests_total{operation="publish",status="200"} 1' in text
+    assert 'lanner_rest_requests_total{operation="publish",status="400"} 1' in text
+    assert "lanner_ready 1" in text
+
+
+async def test_the_document_lists_every_operation_once(http):
+    document = (await http.get("/openapi.json")).json()
+    assert document["openapi"].startswith("3.1")
+    listed = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
+    assert listed == {(operation.path, operation.method) for operation in OPERATIONS}
+    names = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+    assert len(names) == len(set(names))
+    settings = document["components"]["schemas"]["CreateTopicRequest"]["properties"]["settings"]["properties"]
+    assert settings["partitions"] == {"type": "integer", "minimum": 1, "maximum": limits.PARTITIONS_MAX, "default": 3}
+
+
+async def test_the_docs_page_needs_nothing_from_elsewhere(http):
+    page = (await http.get("/docs")).text
+    assert "/openapi.json" in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "src=" not in page

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lanner import limits
+from lanner.api.rest.door import HEAD_BYTES_MAX, BoundedProtocol, RestDoor
+
+PUBLISH = b"POST /topic/orders/publish HTTP/1.1\r\nhost: broker\r\n"
+
+
+@pytest.fixture
+async def address(service) -> AsyncIterator[tuple[str, int]]:
+    door = RestDoor(service)
+    yield await door.start("127.0.0.1", 0)
+    await door.stop(drain_ms=1_000)
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], dict[str, object]]:
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).decode()
+    first, *lines = head.strip().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    body = await asyncio.wait_for(reader.readexactly(int(headers["content-length"])), 5)
+    return int(first.split()[1]), headers, json.loads(body)
+
+
+async def test_a_connection_serves_one_request_after_the_other(address):
+    reader, writer = await asyncio.open_connection(*address)
+    body = b'{"message": "hi"}'
+    for offset in range(3):
+        writer.write(PUBLISH + b"content-length: %d\r\n\r\n" % len(body) + body)
+        status, headers, reply = await answer(reader)
+        assert (status, reply["offset"]) == (200, offset)
+        assert "server" not in headers
+    writer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(address):
+    reader, writer = await asyncio.open_connection(*address)
+    body = b'{"message": "hi"}'
+    writer.write((PUBLISH + b"content-length: %d\r\n\r\n" % len(body) + body) * 10)
+    assert [(await answer(reader))[2]["offset"] for _ in range(10)] == list(range(10))
+    writer.close()
+
+
+async def test_garbage_is_answered_in_json_and_closed(address):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"\x00\x01\x02garbage\r\n\r\n")
+    status, _, reply = await answer(reader)
+    assert (status, reply["type"]) == (400, "ValidationError")
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_an_endless_head_is_cut(address):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET /topics HTTP/1.1\r\n")
+    writer.write(b"x-filler: " + b"x" * (HEAD_BYTES_MAX + 1))
+    status, _, reply = await answer(reader)
+    assert status == 400
+    assert "head" in reply["message"]
+    writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /topics HT"])
+async def test_a_head_that_does_not_arrive_is_not_waited_for(address, monkeypatch, sent):
+    monkeypatch.setattr(BoundedProtocol, "head_deadline_seconds", 0.05)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(sent)
+    status, _, reply = await answer(reader)
+    assert (status, reply["type"]) == (408, "RequestTimeout")
+    writer.close()
+
+
+async def test_a_second_head_that_does_not_arrive_is_not_waited_for_either(address, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "head_deadline_seconds", 0.05)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\nGET /to")
+    assert (await answer(reader))[0] == 200
+    assert (await answer(reader))[0] == 408
+    writer.close()
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for(address, monkeypatch):
+    monkeypatch.setattr("lanner.api.rest.app.BODY_DEADLINE_MS", 50)
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(PUBLISH + b"content-length: 100\r\n\r\nhalf")
+    status, headers, reply = await answer(reader)
+    assert (status, reply["type"]) == (408, "RequestTimeout")
+    assert headers["connection"] == "close"
+    writer.close()
+
+
+async def test_a_body_of_4_gib_is_refused_before_it_is_sent(address, service):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(PUBLISH + b"content-length: 4294967296\r\nexpect: 100-continue\r\n\r\n")
+    status, _, reply = await answer(reader)
+    assert (status, reply["type"]) == (413, "MessageTooLarge")
+    writer.close()
+
+
+async def test_a_client_that_sends_too_much_still_gets_its_answer(address):
+    reader, writer = await asyncio.open_connection(*address)
+    size = limits.REST_BODY_BYTES_MAX + limits.MIB
+    writer.write(PUBLISH + b"content-length: %d\r\n\r\n" % size)
+    writer.write(b"x" * size)
+    status, _, _ = await answer(reader)
+    assert status == 413
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_is_cut_off(address, service, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "write_deadline_seconds", 0.2)
+    service.known = {f"{'x' * 190}-{number}": 1 for number in range(20_000)}
+    reader, writer = await asyncio.open_connection(*address, limit=1)
+    for _ in range(20):
+        writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\n")
+    await asyncio.sleep(1)
+    with pytest.raises(ConnectionError):
+        for _ in range(1_000):
+            await asyncio.wait_for(reader.read(1 << 20), 5)
+            writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\n")
+            await writer.drain()
+    writer.close()
+
+
+async def test_too_many_connections_are_turned_away(address, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "connections_max", 1)
+    _, first = await asyncio.open_connection(*address)
+    await asyncio.sleep(0.05)
+    reader, second = await asyncio.open_connection(*address)
+    status, _, reply = await answer(reader)
+    assert (status, reply["type"]) == (429, "Overloaded")
+    first.close()
+    second.close()
+
+
+async def test_a_door_that_stops_finishes_what_it_has_in_hand(service):
+    service.poll_gate = asyncio.Event()
+    door = RestDoor(service)
+    address = await door.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*address)
+    body = b'{"wait_ms": 5000}'
+    path = b"POST /v1/topics/orders/groups/g/poll HTTP/1.1\r\nhost: broker\r\n"
+    writer.write(path + b"content-length: %d\r\n\r\n" % len(body) + body)
+    while not service.asked("poll"):
+        await asyncio.sleep(0.01)
+    stopping = asyncio.create_task(door.stop(drain_ms=5_000))
+    await asyncio.sleep(0.05)
+    assert not stopping.done()
+    service.poll_gate.set()
+    status, headers, _ = await answer(reader)
+    assert (status, headers["connection"]) == (200, "close")
+    await stopping
+    with pytest.raises(OSError):
+        await asyncio.open_connection(*address)
+    writer.close()
+
+
+async def test_a_door_that_was_never_opened_can_be_stopped(service):
+    await RestDoor(service).stop(drain_ms=0)

@@ -1,0 +1,315 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+
+from lanner import batch
+from lanner.api.rest import build_app
+from lanner.broker.calls import DeadLetterResult, DeadLettersResult, Delivered, FetchedBatch, FetchResult, SettleResult
+from lanner.errors import LeaseLost
+from lanner.model import Message
+
+
+def leased(offset: int, **named) -> Delivered:
+    return Delivered(Message("orders", 1, offset, b"v", attempt=2, timestamp_ms=7, **named), 42, 99_000)
+
+
+async def test_topics_are_made_described_changed_and_deleted(http, service):
+    made = await http.post("/v1/topics", json={"name": "orders", "settings": {"partitions": 2}})
+    assert made.status_code == 201
+    assert len(made.json()["partitions"]) == 2
+    assert (await http.get("/v1/topics")).json() == {"topics": ["orders"]}
+    assert (await http.get("/v1/topics/orders")).json()["settings"]["max_deliveries"] == 5
+    changed = await http.patch("/v1/topics/orders", json={"settings": {"lease_ms": 5_000, "retention": "acked"}})
+    assert changed.status_code == 200
+    assert service.asked("alter_topic") == [("orders", {"lease_ms": 5_000, "retention": "acked"})]
+    gone = await http.delete("/v1/topics/orders")
+    assert (gone.status_code, gone.content) == (204, b"")
+    assert (await http.get("/v1/topics/orders")).status_code == 404
+
+
+@pytest.mark.parametrize("settings", [{"partitions": 10_000}, {"partitions": 0}, {"speed": 1}, {"retention": "never"}])
+async def test_a_setting_that_cannot_be_is_named(http, settings):
+    reply = await http.post("/v1/topics", json={"name": "orders", "settings": settings})
+    assert reply.status_code == 400
+    assert reply.json()["details"]["field"] == next(iter(settings))
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "x" * 201])
+async def test_a_topic_name_that_may_not_be_one_is_refused(http, name):
+    reply = await http.post("/v1/topics", json={"name": name})
+    assert reply.status_code == 400
+    assert reply.json()["details"]["field"] == "name"
+
+
+async def test_messages_are_published_in_one_call(http, service):
+    given = [
+        {"value": "a", "priority": "high", "key": "k", "headers": {"h": "1"}},
+        {"value": base64.b64encode(b"\xff").decode(), "encoding": "base64", "partition": 2},
+        {"value": "c", "delay_ms": 60_000, "ttl_ms": 120_000},
+        {"value": "d", "key": "/w==", "key_encoding": "base64", "headers": {"h": "/w=="}, "headers_encoding": "base64"},
+    ]
+    reply = await http.post("/v1/topics/orders/messages", json={"messages": given})
+    assert reply.status_code == 200
+    assert [item["offset"] for item in reply.json()["messages"]] == [0, 1, 2, 3]
+    assert reply.json()["messages"][0]["id"] == "orders/0/0"
+    first, second, third, fourth = service.published
+    assert (first.priority, first.key, first.headers) == (9, b"k", {"h": b"1"})
+    assert (second.value, second.partition) == (b"\xff", 2)
+    assert third.expires_at_ms - third.deliver_at_ms == 60_000
+    assert (fourth.key, fourth.headers) == (b"\xff", {"h": b"\xff"})
+    assert all(message.dedup_id == b"" for message in service.published)
+
+
+async def test_a_wrong_message_among_many_is_named(http):
+    reply = await http.post("/v1/topics/orders/messages", json={"messages": [{"value": "a"}, {"value": 1}]})
+    assert reply.status_code == 400
+    assert "messages" in reply.json()["details"]["field"]
+    reply = await http.post(
+        "/v1/topics/orders/messages", json={"messages": [{"value": "a"}, {"value": "?", "encoding": "base64"}]}
+    )
+    assert reply.json()["details"]["field"] == "messages[1].value"
+
+
+async def test_headers_beyond_their_bound_are_refused(http):
+    given = [{"value": "a", "headers": {"h": "x" * 70_000}}]
+    assert (await http.post("/v1/topics/orders/messages", json={"messages": given})).status_code == 413
+    given = [{"value": "a", "headers": {f"h{n}": "" for n in range(200)}}]
+    assert (await http.post("/v1/topics/orders/messages", json={"messages": given})).status_code == 400
+
+
+async def test_an_idempotency_key_becomes_the_same_dedup_ids_each_time(http, service):
+    given = [{"value": "a", "priority": 1}, {"value": "b", "priority": 2, "delay_ms": 5}, {"value": "c", "priority": 1}]
+    for _ in range(2):
+        await http.post("/v1/topics/orders/messages", json={"messages": given}, headers={"Idempotency-Key": "abc"})
+    ids = [message.dedup_id for message in service.published]
+    assert ids[:3] == ids[3:]
+    assert ids[0] == ids[2] != ids[1]
+    assert all(identity.startswith(b"abc\0") for identity in ids)
+
+
+async def test_a_slice_too_large_for_one_batch_gets_a_dedup_id_of_its_own(http, service):
+    given = [{"value": "x" * 700_000}] * 3
+    await http.post("/v1/topics/orders/messages", json={"messages": given}, headers={"Idempotency-Key": "abc"})
+    assert len({message.dedup_id for message in service.published}) == 3
+
+
+async def test_an_idempotency_key_is_bounded(http):
+    reply = await http.post("/topic/orders/publish", json={"message": "x"}, headers={"Idempotency-Key": "k" * 201})
+    assert reply.status_code == 400
+    assert reply.json()["details"]["field"] == "Idempotency-Key"
+
+
+async def test_a_poll_hands_out_leases(http, service):
+    service.deliveries = [leased(3, key=b"k", headers={"h": b"\xff"}, priority=9)]
+    reply = await http.post(
+        "/v1/topics/orders/groups/billing/poll",
+        json={"max_messages": 5, "lease_ms": 1_000, "partitions": [1], "start": "latest"},
+    )
+    wanted = service.asked("poll")[0]
+    assert (wanted["lease_ms"], wanted["partitions"], wanted["start"]) == (1_000, [1], "latest")
+    assert reply.json()["messages"] == [
+        {
+            "id": "orders/1/3",
+            "partition": 1,
+            "offset": 3,
+            "value": "v",
+            "key": "k",
+            "headers": {"h": "/w=="},
+            "headers_encoding": "base64",
+            "priority": "high",
+            "timestamp_ms": 7,
+            "attempt": 2,
+            "token": 42,
+            "lease_until_ms": 99_000,
+        }
+    ]
+
+
+async def test_an_empty_body_object_polls_with_the_defaults(http, service):
+    await http.post("/v1/topics/orders/groups/billing/poll", json={})
+    wanted = service.asked("poll")[0]
+    assert (wanted["lease_ms"], wanted["partitions"], wanted["auto_ack"]) == (-1, None, False)
+
+
+@pytest.mark.parametrize(
+    ("verb", "extra", "kind", "delay_ms", "reason"),
+    [
+        ("ack", {}, 1, -1, ""),
+        ("nack", {"delay_ms": 50, "reason": "busy"}, 2, 50, "busy"),
+        ("nack", {}, 2, -1, ""),
+        ("extend", {"lease_ms": 9_000}, 3, 9_000, ""),
+        ("reject", {"reason": "bad"}, 4, -1, "bad"),
+    ],
+)
+async def test_a_settle_says_which_and_how(http, service, verb, extra, kind, delay_ms, reason):
+    polled = {"partition": 1, "offset": 3, "token": 42, "value": "other fields may stay"}
+    reply = await http.post(f"/v1/topics/orders/groups/billing/{verb}", json={"messages": [polled], **extra})
+    assert reply.json() == {
+        "settled": 1,
+        "failed": 0,
+        "messages": [{"partition": 1, "offset": 3, "count": 1}],
+    }
+    (item,) = service.asked("settle")[0]
+    assert tuple(item) == (1, 42, 3, 1, kind, delay_ms, reason)
+
+
+async def test_a_lost_lease_is_told_beside_the_others(http, service):
+    service.settled = [SettleResult(0, 1), SettleResult(LeaseLost.code, 0)]
+    targets = [{"partition": 0, "offset": offset, "token": 1} for offset in (1, 2)]
+    answer = (await http.post("/v1/topics/orders/groups/billing/ack", json={"messages": targets})).json()
+    assert (answer["settled"], answer["failed"]) == (1, 1)
+    assert answer["messages"][1]["error"] == "LeaseLost"
+
+
+async def poll_and_leave(service, leave: asyncio.Event):
+    """A poll over bare ASGI whose client leaves when told."""
+    sent = []
+    body = b'{"wait_ms": 5000}'
+
+    async def receive():
+        if not sent_body.is_set():
+            sent_body.set()
+            return {"type": "http.request", "body": body, "more_body": False}
+        await leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(event):
+        sent.append(event)
+
+    sent_body = asyncio.Event()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/topics/orders/groups/billing/poll",
+        "query_string": b"",
+        "headers": [(b"content-length", str(len(body)).encode())],
+    }
+    await build_app(service)(scope, receive, send)
+
+
+async def test_a_client_that_leaves_ends_its_poll(service):
+    service.poll_gate = asyncio.Event()
+    leave = asyncio.Event()
+    polling = asyncio.create_task(poll_and_leave(service, leave))
+    while not service.asked("poll"):
+        await asyncio.sleep(0)
+    leave.set()
+    await asyncio.wait_for(polling, 5)
+    assert service.asked("poll cancelled") == [None]
+    assert service.asked("release") == []
+
+
+async def test_what_a_client_that_left_would_have_got_is_given_back(service):
+    service.deliveries = [leased(3), leased(4)]
+    leave = asyncio.Event()
+    leave.set()
+    await asyncio.wait_for(poll_and_leave(service, leave), 5)
+    (items,) = service.asked("release")
+    assert [(item.partition, item.token, item.first_offset) for item in items] == [(1, 42, 3), (1, 42, 4)]
+
+
+async def test_groups_tell_lag_depth_and_age(http, service):
+    service.known["orders"] = 2
+    service.floors["billing"] = [4, 2]
+    assert (await http.get("/v1/topics/orders/groups")).json() == {"topic": "orders", "groups": ["billing"]}
+    answer = (await http.get("/v1/topics/orders/groups/billing")).json()
+    assert (answer["lag"], answer["ready"], answer["leased"], answer["waiting"], answer["dead"]) == (8, 4, 2, 2, 2)
+    assert answer["depth"] == {"4": 2, "9": 2}
+    assert answer["oldest_age_ms"] > 0
+    assert [partition["offset"] for partition in answer["partitions"]] == [4, 2]
+    assert (await http.get("/v1/topics/orders/groups/nope")).json()["details"]["error"] == "GroupNotFound"
+    assert (await http.delete("/v1/topics/orders/groups/billing")).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({"to": "earliest"}, {"offsets": None, "time_ms": None, "to": "earliest"}),
+        ({"time_ms": 5}, {"offsets": None, "time_ms": 5, "to": None}),
+        ({"offsets": {"0": 3}}, {"offsets": {0: 3}, "time_ms": None, "to": None}),
+    ],
+)
+async def test_a_seek_goes_one_way(http, service, body, asked):
+    assert (await http.post("/v1/topics/orders/groups/billing/seek", json=body)).status_code == 204
+    assert service.asked("seek") == [asked]
+
+
+@pytest.mark.parametrize("body", [{}, {"to": "earliest", "time_ms": 5}, {"offsets": {"0": -1}}, {"to": "middle"}])
+async def test_a_seek_that_is_not_clear_is_refused(http, service, body):
+    assert (await http.post("/v1/topics/orders/groups/billing/seek", json=body)).status_code == 400
+    assert service.asked("seek") == []
+
+
+async def test_stream_progress_is_committed_and_told(http, service):
+    reply = await http.post("/v1/topics/orders/groups/billing/commit", json={"offsets": {"0": 3, "1": 7}})
+    assert reply.status_code == 204
+    assert service.asked("commit") == [{0: 3, 1: 7}]
+    answer = (await http.get("/v1/topics/orders/groups/billing/committed")).json()
+    assert answer["offsets"] == {"0": 3, "1": 7}
+
+
+async def test_offsets_are_told_with_and_without_a_time(http):
+    plain = (await http.get("/v1/topics/orders/offsets")).json()
+    assert plain["partitions"] == [{"partition": 0, "first_offset": 2, "end_offset": 10}]
+    timed = (await http.get("/v1/topics/orders/offsets?time_ms=1")).json()
+    assert timed["partitions"][0]["at_time"] == 5
+
+
+def fetched(*batches: tuple[int, list[bytes]], next_offset: int) -> FetchResult:
+    stored = [FetchedBatch(base, len(values), 7, batch.encode(values, priority=9)) for base, values in batches]
+    return FetchResult(0, 20, next_offset, stored, 1)
+
+
+async def test_a_stream_read_begins_at_the_offset_and_ends_at_the_limit(http, service):
+    service.fetched = fetched((0, [b"a", b"b"]), (2, [b"c", b"d"]), next_offset=4)
+    answer = (await http.get("/v1/topics/orders/partitions/1/messages?offset=1&limit=2")).json()
+    assert [(item["offset"], item["value"]) for item in answer["messages"]] == [(1, "b"), (2, "c")]
+    assert answer["next_offset"] == 3
+    assert answer["messages"][0]["priority"] == "high"
+    whole = (await http.get("/v1/topics/orders/partitions/1/messages?offset=1")).json()
+    assert [item["offset"] for item in whole["messages"]] == [1, 2, 3]
+    assert whole["next_offset"] == 4
+
+
+async def test_a_stream_read_over_a_hole_goes_on_behind_it(http, service):
+    whole = batch.encode([b"a", b"b", b"c"])
+    kept = FetchedBatch(0, 3, 7, batch.extract(whole, [1]))
+    service.fetched = FetchResult(0, 20, 9, [kept], 1)
+    answer = (await http.get("/v1/topics/orders/partitions/0/messages")).json()
+    assert [(item["offset"], item["value"]) for item in answer["messages"]] == [(1, "b")]
+    assert answer["next_offset"] == 9
+
+
+@pytest.mark.parametrize(("partition", "status"), [("x", 400), ("-1", 400), ("99999999999", 400), ("1000", 404)])
+async def test_a_partition_in_a_path_is_a_small_number(http, partition, status):
+    assert (await http.get(f"/v1/topics/orders/partitions/{partition}/messages")).status_code == status
+
+
+async def test_dead_letters_are_listed_with_what_they_hold(http, service):
+    whole = batch.encode([b"\xff"], keys=[b"k"], headers=[{"h": b"1"}])
+    service.dead = DeadLettersResult(
+        [
+            DeadLetterResult(0, 5, 9, 3, "bad", 1_000, 900, batch.extract(whole, [0])),
+            DeadLetterResult(1, 6, 3, 5, "", 1_000, 900, b""),
+        ],
+        17,
+    )
+    answer = (await http.get("/v1/topics/orders/groups/billing/dead?limit=2&start_offset=5&partition=0")).json()
+    assert service.asked("dead_letters") == [("orders", "billing", 0, 5, 2)]
+    assert answer["total"] == 17
+    first, second = answer["messages"]
+    assert (first["id"], first["value"], first["encoding"], first["key"]) == ("orders/0/5", "/w==", "base64", "k")
+    assert (first["headers"], first["priority"], first["reason"], first["attempts"]) == ({"h": "1"}, "high", "bad", 3)
+    assert "value" not in second
+
+
+async def test_dead_letters_are_redriven_and_discarded(http, service):
+    path = "/v1/topics/orders/groups/billing/dead"
+    assert (await http.post(f"{path}/redrive", json={})).json() == {"count": 2}
+    assert (await http.post(f"{path}/discard", json={"partition": 1, "offsets": [3]})).json() == {"count": 1}
+    assert service.asked("redrive") == [("orders", "billing", None, None)]
+    assert service.asked("discard") == [("orders", "billing", 1, [3])]
+    assert (await http.post(f"{path}/redrive", json={"offsets": [3]})).status_code == 400
