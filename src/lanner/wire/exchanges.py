@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -98,9 +98,7 @@ def _names(kind: Any, path: str) -> tuple[list[str], type[Control] | None]:
 
 
 def _bare(kind: Any) -> Any:
-    """A type without its bounds and without `| None`."""
-    if typing.get_origin(kind) is Annotated:
-        kind = typing.get_args(kind)[0]
+    """A type without `| None`; its bounds are gone already, since get_type_hints drops them."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
     return kind

@@ -1,0 +1,545 @@
+"""Two real ends over a wire made of lists: handshake, exchanges, and everything a bad peer can send."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanner import limits
+from lanner.errors import (
+    LannerError,
+    LeaseLost,
+    MessageTooLarge,
+    NotLeader,
+    Overloaded,
+    ProtocolError,
+    ServerError,
+    ServiceUnavailable,
+    Unauthenticated,
+    UnsupportedVersion,
+    catalogue,
+)
+from lanner.wire import messages
+from lanner.wire.connection import (
+    TRANSITIONS,
+    ClientConnection,
+    Failure,
+    Reply,
+    Request,
+    ServerConnection,
+    State,
+    Step,
+    error_reply,
+)
+from lanner.wire.exchanges import EXCHANGES
+from lanner.wire.frames import encode_frame
+from lanner.wire.messages import ERROR, REPLY, Command, Control, Empty, HelloReply, Poll, Publish, Published, SettleItem
+
+WELCOME = HelloReply(1, "cluster", "node", "lanner/test", limits.FRAME_BYTES_MAX, 1_024)
+
+
+def sent(end: ClientConnection | ServerConnection) -> bytes:
+    return b"".join(end.take_outgoing())
+
+
+def frame(command: int, control: Any, bulk: bytes = b"", correlation: int = 5) -> bytes:
+    encoded = control if isinstance(control, bytes) else msgspec.msgpack.encode(control)
+    payload = struct.pack(">II", correlation, len(encoded)) + encoded + bulk
+    return struct.pack(">BI", command, len(payload)) + payload
+
+
+def open_pair() -> tuple[ClientConnection, ServerConnection]:
+    client, server = ClientConnection(), ServerConnection()
+    client.hello("test", "secret")
+    [hello] = server.receive(sent(client))
+    server.welcome(hello, WELCOME)
+    assert client.receive(sent(server)) == []
+    assert client.state is server.state is State.OPEN
+    return client, server
+
+
+def errors_in(data: bytes) -> list[tuple[int, LannerError]]:
+    """The ERROR frames in what a server sent, as an open client reads them."""
+    found = []
+    while data:
+        command, length, correlation, control_length = struct.unpack_from(">BIII", data)
+        assert command == ERROR
+        reply = msgspec.msgpack.decode(data[13 : 13 + control_length], type=messages.ErrorReply)
+        found.append((correlation, catalogue()[reply.code](reply.message, **reply.details)))
+        data = data[5 + length :]
+    return found
+
+
+# ---------------------------------------------------------------------- the handshake
+
+
+def test_hello_carries_versions_name_and_token_and_opens_both_ends() -> None:
+    client, server = ClientConnection(), ServerConnection()
+    client.hello("test", "secret")
+    assert client.state is State.GREETING
+    [hello] = server.receive(sent(client))
+    assert hello.control == messages.Hello([1], "test", "secret")
+    assert server.state is State.GREETING
+    server.welcome(hello, WELCOME)
+    client.receive(sent(server))
+    assert client.hello_reply == WELCOME
+    assert client.state is server.state is State.OPEN
+
+
+def test_garbage_before_hello_is_refused_with_what_was_expected() -> None:
+    server = ServerConnection()
+    assert server.receive(b"GET / HTTP/1.1\r\n\r\n") == []
+    [(correlation, error)] = errors_in(sent(server))
+    assert correlation == 0
+    assert isinstance(error, ProtocolError)
+    assert "expected HELLO (0x01)" in error.message
+    assert server.is_closed
+
+
+def test_any_other_command_before_hello_is_refused() -> None:
+    server = ServerConnection()
+    assert server.receive(frame(Command.PING, [])) == []
+    assert "expected HELLO" in errors_in(sent(server))[0][1].message
+    assert server.is_closed
+
+
+def test_a_frame_before_hello_must_be_small() -> None:
+    server = ServerConnection()
+    server.receive(struct.pack(">BI", Command.HELLO, limits.FRAME_BYTES_MAX_BEFORE_HELLO + 1))
+    assert "until HELLO is answered" in errors_in(sent(server))[0][1].message
+    assert server.is_closed
+
+
+def test_a_malformed_hello_ends_the_connection_and_names_the_field() -> None:
+    server = ServerConnection()
+    assert server.receive(frame(Command.HELLO, ["one"])) == []
+    [(_, error)] = errors_in(sent(server))
+    assert error.details == {"command": "HELLO", "field": "versions"}
+    assert server.is_closed
+
+
+def test_a_client_of_unknown_versions_is_told_which_there_are() -> None:
+    client, server = ClientConnection(), ServerConnection()
+    client.hello()
+    client.take_outgoing()
+    assert server.receive(frame(Command.HELLO, [[7, 8]], correlation=1)) == []
+    client.receive(sent(server))
+    assert isinstance(client.failure, UnsupportedVersion)
+    assert "speaks version 1" in client.failure.message
+    assert "offers 7, 8" in client.failure.message
+    assert client.is_closed
+    assert server.is_closed
+
+
+def test_a_refused_client_learns_why() -> None:
+    client, server = ClientConnection(), ServerConnection()
+    client.hello()
+    [hello] = server.receive(sent(client))
+    server.refuse(hello, Unauthenticated("no such token"))
+    client.receive(sent(server))
+    assert isinstance(client.failure, Unauthenticated)
+    assert client.failure.message == "no such token"
+    assert server.state is client.state is State.CLOSED
+    assert isinstance(server.failure, Unauthenticated)
+
+
+def test_nothing_may_follow_hello_before_it_is_answered() -> None:
+    server = ServerConnection()
+    hello = frame(Command.HELLO, [[1]])
+    assert len(server.receive(hello + hello)) == 1
+    assert "wait for the reply" in errors_in(sent(server))[0][1].message
+    assert server.is_closed
+
+
+def test_what_follows_a_refused_hello_in_the_same_piece_is_ignored() -> None:
+    server = ServerConnection()
+    assert server.receive(frame(Command.HELLO, [[9]]) + frame(Command.HELLO, [[1]])) == []
+    assert len(errors_in(sent(server))) == 1
+
+
+def test_hello_comes_once() -> None:
+    client, server = open_pair()
+    assert server.receive(frame(Command.HELLO, [[1]])) == []
+    assert "HELLO comes once" in errors_in(sent(server))[0][1].message
+    assert server.state is State.OPEN
+    with pytest.raises(ProtocolError, match="HELLO is not possible while the connection is open"):
+        client.hello()
+
+
+def test_a_client_refuses_a_version_it_did_not_offer() -> None:
+    client = ClientConnection()
+    client.hello()
+    client.receive(frame(Command.HELLO | REPLY, [2, "c", "n", "b", 1, 1], correlation=1))
+    assert isinstance(client.failure, UnsupportedVersion)
+
+
+def test_a_client_refuses_a_malformed_welcome() -> None:
+    client = ClientConnection()
+    client.hello()
+    client.receive(frame(Command.HELLO | REPLY, [1, "c"], correlation=1))
+    assert client.failure is not None
+    assert "the reply to HELLO: node_id is not valid" in client.failure.message
+
+
+def test_a_client_that_reached_something_else_says_what_it_expected() -> None:
+    client = ClientConnection()
+    client.hello()
+    assert client.receive(b"HTTP/1.1 400 Bad Request\r\n") == []
+    assert isinstance(client.failure, ProtocolError)
+    assert "expected the reply to HELLO (0x81) or an error (0xff)" in client.failure.message
+
+
+# ---------------------------------------------------------------------- exchanges
+
+
+SAMPLES: dict[type[Control], Control] = {
+    messages.Empty: Empty(),
+    messages.Metadata: messages.Metadata(["a"], True),
+    messages.MetadataReply: messages.MetadataReply(
+        "c", [messages.BrokerInfo("n", "h", 1)], [messages.TopicInfo("t", 1, [messages.PartitionInfo(0, "n")])]
+    ),
+    messages.ProducerOpened: messages.ProducerOpened(5),
+    messages.Publish: Publish("t", 1),
+    messages.Published: Published(1, 2, 3),
+    messages.Fetch: messages.Fetch("t", 0, 9),
+    messages.Fetched: messages.Fetched(0, 9, 9, [messages.FetchedBatch(0, 9, 1, 2)]),
+    messages.Poll: Poll("g", "t", "m", 1),
+    messages.Polled: messages.Polled(
+        [messages.PolledBatch(0, 1, 2, 3, 4, 5, 2, [messages.LeasedRange(2, 1, 1)])], True
+    ),
+    messages.Settle: messages.Settle("g", "t", [SettleItem(0, 1, 2, 3, 1)]),
+    messages.Settled: messages.Settled([messages.SettledItem(0, 3)]),
+    messages.Commit: messages.Commit("g", "t", {0: 5}),
+    messages.Committed: messages.Committed("g", "t"),
+    messages.CommittedReply: messages.CommittedReply({0: 5}),
+    messages.Peek: messages.Peek("t"),
+    messages.Peeked: messages.Peeked([messages.PeekedMessage(0, 1, 2, 4, b"v", b"k", {"h": b"x"})]),
+    messages.Offsets: messages.Offsets("t"),
+    messages.OffsetsReply: messages.OffsetsReply([messages.PartitionOffsets(0, 1, 2)]),
+    messages.Release: messages.Release("g", "t", []),
+    messages.CreateTopic: messages.CreateTopic("t", {"partitions": 1}),
+    messages.AlterTopic: messages.AlterTopic("t", {"lease_ms": 1_000}),
+    messages.TopicName: messages.TopicName("t"),
+    messages.TopicDescription: messages.TopicDescription(
+        "t", 1, {}, [messages.PartitionState(0, "n", 0, 1, 2, 3, 4, {9: 1})]
+    ),
+    messages.GroupsReply: messages.GroupsReply(["g"]),
+    messages.GroupName: messages.GroupName("t", "g"),
+    messages.GroupDescription: messages.GroupDescription(
+        "t", "g", "queue", [messages.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 7)]
+    ),
+    messages.Seek: messages.Seek("t", "g", to="earliest"),
+    messages.ListDead: messages.ListDead("t", "g"),
+    messages.DeadLetters: messages.DeadLetters([messages.DeadLetter(0, 1, 2, 3, "why", 5, 6, 2)], 1),
+    messages.DeadChoice: messages.DeadChoice("t", "g", 0, [1]),
+    messages.CountReply: messages.CountReply(3),
+}
+
+
+@pytest.mark.parametrize("command", [command for command in Command if command is not Command.HELLO])
+def test_every_command_travels_there_and_back_as_its_own_types(command: Command) -> None:
+    client, server = open_pair()
+    exchange = EXCHANGES[command]
+    asked, answered = SAMPLES[exchange.request], SAMPLES[exchange.reply]
+    correlation = client.request(command, asked, [b"in"] if exchange.request_bulk else [])
+    [request] = server.receive(sent(client))
+    assert request[:3] == (command, correlation, asked)
+    assert bytes(request.bulk) == (b"in" if exchange.request_bulk else b"")
+    assert server.reply(request, answered, [b"o", b"ut"] if exchange.reply_bulk else [])
+    [reply] = client.receive(sent(server))
+    assert isinstance(reply, Reply)
+    assert reply[:3] == (correlation, command, answered)
+    assert bytes(reply.bulk) == (b"out" if exchange.reply_bulk else b"")
+    assert client.unanswered == 0
+
+
+def test_requests_pipeline_and_replies_come_in_any_order() -> None:
+    client, server = open_pair()
+    ids = [client.request(Command.PUBLISH, Publish("t", number), [b"x"]) for number in range(3)]
+    requests = server.receive(sent(client))
+    for request in reversed(requests):
+        server.reply(request, Published(request.control.partition, 0, 1))
+    replies = client.receive(sent(server))
+    assert [reply.correlation for reply in replies] == ids[::-1]
+    assert [reply.control.base_offset for reply in replies if isinstance(reply, Reply)] == [2, 1, 0]
+
+
+def test_the_settles_of_a_poll_are_answered_first_under_the_same_id() -> None:
+    client, server = open_pair()
+    poll = Poll("g", "t", "m", 1, settles=[SettleItem(0, 1, 2, 3, 1)])
+    correlation = client.request(Command.POLL, poll)
+    [request] = server.receive(sent(client))
+    assert server.reply_settles(request, messages.Settled([messages.SettledItem(0, 3)]))
+    [first] = client.receive(sent(server))
+    assert isinstance(first, Reply)
+    assert (first.correlation, first.command) == (correlation, Command.SETTLE)
+    assert client.unanswered == 1
+    server.reply(request, messages.Polled([]))
+    [second] = client.receive(sent(server))
+    assert isinstance(second, Reply)
+    assert (second.correlation, second.command) == (correlation, Command.POLL)
+    assert client.unanswered == 0
+
+
+@pytest.mark.parametrize("kind", catalogue().values(), ids=lambda kind: kind.__name__)
+def test_every_error_of_the_catalogue_arrives_as_itself(kind: type[LannerError]) -> None:
+    client, server = open_pair()
+    correlation = client.request(Command.PING, Empty())
+    [request] = server.receive(sent(client))
+    assert server.fail(request, kind("what to do", topic="orders", retry_after_ms=7))
+    [failure] = client.receive(sent(server))
+    assert isinstance(failure, Failure)
+    assert failure.correlation == correlation
+    assert type(failure.error) is kind
+    assert failure.error.message == "what to do"
+    assert failure.error.details == {"topic": "orders", "retry_after_ms": 7}
+    assert client.unanswered == 0
+
+
+@pytest.mark.parametrize(
+    "details", [{"bad": 2**70}, {"bad": "x" * 100_000}, {"bad": {1.5: object()}}], ids=["number", "long", "keys"]
+)
+def test_details_that_cannot_travel_are_left_behind_but_the_error_arrives(details: dict[str, Any]) -> None:
+    reply = error_reply(Overloaded("later", **details))
+    encoded = msgspec.msgpack.encode(reply, enc_hook=str)
+    assert len(encoded) < 10_000
+    assert reply.code == Overloaded.code
+
+
+def test_objects_in_details_travel_as_text() -> None:
+    reply = error_reply(NotLeader("ask the other", leader=State.OPEN))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply, enc_hook=str))[2] == {"leader": "open"}
+
+
+def test_details_of_a_peer_cannot_pose_as_arguments() -> None:
+    client, _ = open_pair()
+    correlation = client.request(Command.PING, Empty())
+    reply = [LeaseLost.code, "gone", {"message": "other", "self": 1, "topic": "t"}]
+    [failure] = client.receive(frame(ERROR, reply, correlation=correlation))
+    assert isinstance(failure, Failure)
+    assert failure.error.message == "gone"
+    assert failure.error.details == {"topic": "t"}
+
+
+def test_a_reply_larger_than_a_frame_becomes_an_error() -> None:
+    client, server = open_pair()
+    client.request(Command.FETCH, messages.Fetch("t", 0, 0))
+    [request] = server.receive(sent(client))
+    assert server.reply(request, messages.Fetched(0, 0, 0, []), [b"x" * limits.FRAME_BYTES_MAX])
+    [failure] = client.receive(sent(server))
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, ServerError)
+    assert "ask for less" in failure.error.message
+
+
+def test_a_request_larger_than_a_frame_is_refused_before_it_is_sent() -> None:
+    client, server = open_pair()
+    with pytest.raises(MessageTooLarge):
+        client.request(Command.PUBLISH, Publish("t", 0), [b"x" * limits.FRAME_BYTES_MAX])
+    assert client.outgoing_bytes == 0
+    assert client.unanswered == 0
+    client.request(Command.PUBLISH, Publish("t", 0), [b"x"])
+    assert len(server.receive(sent(client))) == 1
+
+
+def test_a_request_of_the_wrong_type_is_the_callers_mistake() -> None:
+    client, _ = open_pair()
+    with pytest.raises(TypeError, match="FETCH is asked with Fetch, not Publish"):
+        client.request(Command.FETCH, Publish("t", 0))
+    with pytest.raises(TypeError):
+        client.request(Command.PING, Empty(), [b"bulk"])
+
+
+def test_nothing_is_asked_before_the_connection_is_open() -> None:
+    client = ClientConnection()
+    with pytest.raises(ProtocolError, match="not possible while the connection is new"):
+        client.request(Command.PING, Empty())
+
+
+def test_correlation_ids_come_round_and_pass_over_what_still_waits() -> None:
+    client, _ = open_pair()
+    first = client.request(Command.PING, Empty())
+    client._correlation = 2**32 - 2
+    assert client.request(Command.PING, Empty()) == 2**32 - 1
+    assert client.request(Command.PING, Empty()) == 1  # never 0, which means the connection itself
+    assert client.request(Command.PING, Empty()) == first + 1
+
+
+def test_what_is_said_collects_until_it_is_taken() -> None:
+    client, server = open_pair()
+    for _ in range(3):
+        client.request(Command.PING, Empty())
+    size = client.outgoing_bytes
+    data = sent(client)
+    assert size == len(data)
+    assert client.outgoing_bytes == 0
+    assert client.take_outgoing() == []
+    assert len(server.receive(data)) == 3
+
+
+# ---------------------------------------------------------------------- bad peers
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (frame(0x77, []), "command"),
+        (frame(Command.PING | REPLY, []), "command"),
+        (frame(ERROR, [1, "x"]), "command"),
+        (frame(Command.PUBLISH, ["t", "x"], b"bulk"), "partition"),
+        (frame(Command.PUBLISH, b"\xc1", b"bulk"), "control"),
+        (frame(Command.PING, [], b"bulk"), "bulk"),
+        (frame(Command.POLL, ["g", "t", "m", -1]), "sequence"),
+    ],
+)
+def test_a_request_that_makes_no_sense_fails_alone(data: bytes, field: str) -> None:
+    _, server = open_pair()
+    good = frame(Command.PING, [], correlation=6)
+    requests = server.receive(good + data + good)
+    assert [request.command for request in requests] == [Command.PING, Command.PING]
+    [(correlation, error)] = errors_in(sent(server))
+    assert correlation == 5
+    assert isinstance(error, ProtocolError)
+    assert error.details["field"] == field
+    assert server.state is State.OPEN
+
+
+def test_broken_framing_ends_the_connection_after_what_came_whole() -> None:
+    _, server = open_pair()
+    [request] = server.receive(frame(Command.PING, []) + struct.pack(">BI", 0x10, 2**32 - 1))
+    assert request.command is Command.PING
+    [(correlation, error)] = errors_in(sent(server))
+    assert correlation == 0
+    assert "4294967295" in error.message
+    assert server.is_closed
+    assert server.receive(frame(Command.PING, [])) == []
+    assert not server.reply(request, Empty())
+    assert not server.reply_settles(request, messages.Settled([]))
+    assert not server.fail(request, LeaseLost())
+    assert sent(server) == b""
+
+
+def test_broken_framing_as_the_first_thing_ends_it_too() -> None:
+    _, server = open_pair()
+    assert server.receive(struct.pack(">BI", 0x10, 2**32 - 1)) == []
+    assert server.is_closed
+
+
+def test_a_reply_that_answers_nothing_ends_the_client() -> None:
+    for data in (
+        frame(Command.PING | REPLY, [], correlation=99),
+        frame(Command.PING | REPLY, [], correlation=0),
+        frame(ERROR, [1, "x"], correlation=99),
+        frame(0x33, [], correlation=2),
+        frame(Command.FETCH | REPLY, [], correlation=2),
+        frame(Command.SETTLE | REPLY, [[]], correlation=2),
+    ):
+        client, _ = open_pair()
+        client.request(Command.PING, Empty())
+        assert client.receive(data + frame(Command.PING | REPLY, [], correlation=2)) == []
+        assert isinstance(client.failure, ProtocolError)
+        assert client.is_closed
+        assert client.receive(b"") == []
+
+
+def test_a_malformed_reply_fails_only_its_request() -> None:
+    client, _ = open_pair()
+    ping, publish = client.request(Command.PING, Empty()), client.request(Command.PUBLISH, Publish("t", 0))
+    bad = frame(Command.PUBLISH | REPLY, ["x", 1, 1], correlation=publish)
+    [failure, reply] = client.receive(bad + frame(Command.PING | REPLY, [], correlation=ping))
+    assert isinstance(failure, Failure)
+    assert "the reply to PUBLISH: base_offset is not valid" in failure.error.message
+    assert isinstance(reply, Reply)
+    assert client.state is State.OPEN
+
+
+def test_a_malformed_error_is_an_error_all_the_same() -> None:
+    client, _ = open_pair()
+    ping = client.request(Command.PING, Empty())
+    [failure] = client.receive(frame(ERROR, ["x"], correlation=ping))
+    assert isinstance(failure, Failure)
+    assert isinstance(failure.error, ProtocolError)
+
+
+def test_an_unknown_error_code_becomes_a_server_error() -> None:
+    client, _ = open_pair()
+    ping = client.request(Command.PING, Empty())
+    [failure] = client.receive(frame(ERROR, [9_999, "from the future"], correlation=ping))
+    assert isinstance(failure, Failure)
+    assert type(failure.error) is ServerError
+
+
+def test_an_error_of_the_connection_ends_the_client_with_it() -> None:
+    client, server = open_pair()
+    client.request(Command.PING, Empty())
+    server.end(ServiceUnavailable("stopping"))
+    server.end(ServiceUnavailable("again"))  # said once
+    client.receive(sent(server))
+    assert isinstance(client.failure, ServiceUnavailable)
+    assert client.failure.message == "stopping"
+    assert client.is_closed
+
+
+def test_broken_framing_from_a_broker_ends_the_client() -> None:
+    for before in (b"", frame(Command.PING | REPLY, [], correlation=2)):
+        client, _ = open_pair()
+        client.request(Command.PING, Empty())
+        client.receive(before + struct.pack(">BI", 0x90, 2**32 - 1))
+        assert isinstance(client.failure, ProtocolError)
+        assert client.is_closed
+
+
+def test_a_closed_connection_keeps_its_first_reason() -> None:
+    client, _ = open_pair()
+    client.close(Overloaded("first"))
+    client.close(Overloaded("second"))
+    assert client.failure is not None
+    assert client.failure.message == "first"
+
+
+@given(st.lists(st.binary(max_size=100), max_size=6))
+def test_no_bytes_make_an_open_server_raise(pieces: list[bytes]) -> None:
+    _, server = open_pair()
+    for piece in pieces:
+        for request in server.receive(piece):
+            assert isinstance(request, Request)
+
+
+@given(st.sampled_from(list(Command)), st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+))  # fmt: skip
+def test_any_control_part_gives_a_typed_request_or_one_error(command: Command, control: Any) -> None:
+    _, server = open_pair()
+    requests = server.receive(frame(command, control))
+    assert len(requests) + len(errors_in(sent(server))) == 1
+    assert all(type(request.control) is EXCHANGES[command].request for request in requests)
+    assert server.state is State.OPEN
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def test_both_ends_only_make_steps_of_the_table() -> None:
+    for state in State:
+        for step in Step:
+            server = ServerConnection()
+            server.state = state
+            if (state, step) in TRANSITIONS:
+                server._step(step)
+                assert server.state is TRANSITIONS[state, step]
+            else:
+                with pytest.raises(ProtocolError):
+                    server._step(step)
+                assert server.state is state
+
+
+def test_a_frame_of_the_codec_and_of_this_file_are_the_same() -> None:
+    assert b"".join(encode_frame(Command.PUBLISH, 5, Publish("t", 1), [b"z"])) == frame(
+        Command.PUBLISH, ["t", 1, 0], b"z"
+    )
