@@ -1,0 +1,215 @@
+"""From the columns of message batches to the record batches that Spark takes, without a Python object per message.
+
+The values and keys of a batch already lie as Arrow wants them (`lanner.batch`): their buffers are wrapped, not copied.
+What all messages of a batch share (topic, partition, append time, priority) becomes a column by repetition. Only
+headers are made message by message, and only when they are asked for.
+
+It knows bytes and Arrow; it refuses to know Spark, sockets and options.
+
+Small batches are gathered until there are enough rows for the trip to the JVM to pay; a large one travels alone and
+uncopied. Every batch is verified: its own checksum, or, in an extract, the producer's checksum of each message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import pyarrow
+from pyarrow import compute
+
+from lanner import batch, limits
+
+ROWS_MIN: Final = 8_192  # a record batch of fewer waits for more
+BYTES_MIN: Final = 2 * limits.MIB  # or until it holds this much
+
+_TIME: Final = pyarrow.timestamp("us", tz="UTC")
+_HEADER: Final = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+_HEADERS: Final = pyarrow.list_(pyarrow.field("element", _HEADER))
+
+
+class StoredBatch(NamedTuple):
+    """A batch as a broker hands it out: what it assigned, and the producer's bytes."""
+
+    base_offset: int
+    append_ms: int
+    data: bytes | bytearray | memoryview
+
+
+@cache
+def arrow_schema(include_headers: bool) -> Any:
+    """The columns, exactly as Spark derives them from `source.schema`: it compares."""
+    fields = [
+        ("key", pyarrow.binary()),
+        ("value", pyarrow.binary()),
+        ("topic", pyarrow.string()),
+        ("partition", pyarrow.int32()),
+        ("offset", pyarrow.int64()),
+        ("timestamp", _TIME),
+        ("priority", pyarrow.int32()),
+    ]
+    if include_headers:
+        fields.append(("headers", _HEADERS))
+    return pyarrow.schema(fields)
+
+
+@cache
+def _places() -> Any:
+    """0, 1, 2, … as far as a batch can reach; made once, sliced and added to ever after."""
+    return pyarrow.array(range(limits.BATCH_MESSAGES_MAX), pyarrow.int64())
+
+
+class RowGatherer:
+    """Collects the batches of one partition and gives them back as record batches."""
+
+    def __init__(self, topic: str, partition: int, *, include_headers: bool = False) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._include_headers = include_headers
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = 0
+        self._bytes = 0
+        self._keys: list[Any] = []
+        self._values: list[Any] = []
+        self._offsets: list[Any] = []
+        self._headers: list[Any] = []
+        self._run_ends: list[int] = []
+        self._append_us: list[int] = []
+        self._priorities: list[int] = []
+
+    def add(self, stored: StoredBatch, start_offset: int, end_offset: int) -> None:
+        """Take those messages of a batch whose offset lies in [start_offset, end_offset)."""
+        decoded = batch.decode(_aligned(stored.data))
+        if decoded.header.is_extract:
+            decoded.verify_messages()
+        first, last = _rows_between(decoded, start_offset - stored.base_offset, end_offset - stored.base_offset)
+        count = last - first
+        if count <= 0:
+            return
+        self._values.append(_value_array(decoded).slice(first, count))
+        self._keys.append(_key_array(decoded).slice(first, count))
+        self._offsets.append(_offset_array(decoded, stored.base_offset, first, count))
+        if self._include_headers:
+            self._headers.append(_header_array(decoded).slice(first, count))
+        self._rows += count
+        self._bytes += len(stored.data)
+        self._run_ends.append(self._rows)
+        self._append_us.append(stored.append_ms * 1_000)
+        self._priorities.append(decoded.header.priority)
+
+    @property
+    def is_enough(self) -> bool:
+        return self._rows >= ROWS_MIN or self._bytes >= BYTES_MIN
+
+    def take(self) -> Any | None:
+        """Everything collected as one record batch; None when there is nothing."""
+        if not self._rows:
+            return None
+        rows = self._rows
+        columns = [
+            _joined(self._keys),
+            _joined(self._values),
+            pyarrow.repeat(pyarrow.scalar(self._topic, pyarrow.string()), rows),
+            pyarrow.repeat(pyarrow.scalar(self._partition, pyarrow.int32()), rows),
+            _joined(self._offsets),
+            self._runs(self._append_us, _TIME),
+            self._runs(self._priorities, pyarrow.int32()),
+        ]
+        if self._include_headers:
+            columns.append(_joined(self._headers))
+        self._clear()
+        return pyarrow.RecordBatch.from_arrays(columns, schema=arrow_schema(self._include_headers))
+
+    def _runs(self, values: list[int], kind: Any) -> Any:
+        """One value per batch, spread over its rows."""
+        if len(values) == 1:
+            return pyarrow.repeat(pyarrow.scalar(values[0], kind), self._rows)
+        ends = pyarrow.array(self._run_ends, pyarrow.int32())
+        return compute.run_end_decode(pyarrow.RunEndEncodedArray.from_arrays(ends, pyarrow.array(values, kind)))
+
+
+def _joined(arrays: list[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pyarrow.concat_arrays(arrays)
+
+
+def _aligned(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+    """Arrow wants its numbers on 8-byte boundaries of memory. A batch cut out of a reply may lie anywhere: move it."""
+    return data if pyarrow.py_buffer(data).address % 8 == 0 else bytes(data)
+
+
+def _rows_between(decoded: batch.Batch, start: int, end: int) -> tuple[int, int]:
+    """The rows whose position in the original batch lies in [start, end)."""
+    if decoded.positions is not None:
+        return bisect_left(decoded.positions, start), bisect_left(decoded.positions, end)
+    return max(start, 0), min(end, decoded.count)
+
+
+def _value_array(decoded: batch.Batch) -> Any:
+    offsets, data = decoded.value_column()
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), decoded.count, buffers)
+
+
+def _key_array(decoded: batch.Batch) -> Any:
+    column = decoded.key_column()
+    if column is None:
+        return pyarrow.nulls(decoded.count, pyarrow.binary())
+    offsets, data, validity = column
+    valid = None if validity is None else pyarrow.py_buffer(validity)
+    return pyarrow.Array.from_buffers(
+        pyarrow.binary(), decoded.count, [valid, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+    )
+
+
+def _offset_array(decoded: batch.Batch, base_offset: int, first: int, count: int) -> Any:
+    column = decoded.position_column()
+    if column is None:
+        positions = _places().slice(first, count)
+    else:
+        whole = pyarrow.Array.from_buffers(pyarrow.uint32(), decoded.count, [None, pyarrow.py_buffer(column)])
+        positions = whole.slice(first, count).cast(pyarrow.int64())
+    return compute.add(positions, pyarrow.scalar(base_offset, pyarrow.int64()))
+
+
+def _header_array(decoded: batch.Batch) -> Any:
+    """A list of (key, value) per message, null where it has none, as Spark's Kafka connector has it."""
+    if decoded.headers_column() is None:
+        return pyarrow.nulls(decoded.count, _HEADERS)
+    headers = decoded.headers()
+    starts: list[int | None] = []
+    total = 0
+    for one in headers:
+        starts.append(total if one else None)
+        total += len(one)
+    pairs = pyarrow.StructArray.from_arrays(
+        [
+            pyarrow.array([name for one in headers for name in one], pyarrow.string()),
+            pyarrow.array([value for one in headers for value in one.values()], pyarrow.binary()),
+        ],
+        fields=list(_HEADER),
+    )
+    return pyarrow.ListArray.from_arrays(pyarrow.array([*starts, total], pyarrow.int32()), pairs, type=_HEADERS)
+
+
+def gather(
+    topic: str,
+    partition: int,
+    stored: Iterable[StoredBatch],
+    start_offset: int,
+    end_offset: int,
+    *,
+    include_headers: bool = False,
+) -> Iterator[Any]:
+    """The record batches of [start_offset, end_offset) of a partition, from the batches that hold them."""
+    gatherer = RowGatherer(topic, partition, include_headers=include_headers)
+    for one in stored:
+        gatherer.add(one, start_offset, end_offset)
+        if gatherer.is_enough:
+            yield gatherer.take()
+    rest = gatherer.take()
+    if rest is not None:
+        yield rest

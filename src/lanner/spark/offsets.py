@@ -1,0 +1,151 @@
+"""Which messages a read covers: the options of Spark's Kafka connector, and what they mean for a topic as it is now.
+
+Pure: text and known ranges in, ranges out. An option that cannot be meant is refused with an error that shows how to
+write it; nothing is guessed and nothing is silently left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
+
+from lanner import limits
+from lanner.errors import OffsetOutOfRange, ValidationError
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+STARTING: Final = "startingOffsets"
+ENDING: Final = "endingOffsets"
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_EXAMPLE: Final = '{"orders": {"0": 23, "1": -2}}'
+_TEXT_LENGTH_MAX: Final = 1 * limits.MIB
+
+Which: TypeAlias = Literal["startingOffsets", "endingOffsets"]
+
+
+class Held(NamedTuple):
+    """What a partition holds: offsets first_offset up to, not including, end_offset."""
+
+    first_offset: int
+    end_offset: int
+
+
+class Span(NamedTuple):
+    """What is read of a partition: [start_offset, end_offset)."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+class Bound(NamedTuple):
+    """One end of a read, as the option gives it: the same for every partition, or each by its own number."""
+
+    which: Which
+    everywhere: int | None  # EARLIEST or LATEST
+    by_partition: Mapping[str, Mapping[int, int]]
+
+
+def parse_bound(which: Which, text: str) -> Bound:
+    """An option's text. A read that could only be empty (from the latest, to the earliest) is refused."""
+    senseless = LATEST if which == STARTING else EARLIEST
+    word = _WORDS.get(text.strip().lower())
+    if word is not None:
+        if word == senseless:
+            _refuse(
+                which, f"a batch read cannot {'start at the latest' if which == STARTING else 'end at the earliest'}"
+            )
+        return Bound(which, word, {})
+    return Bound(which, None, _parse_json(which, text, senseless))
+
+
+def _parse_json(which: Which, text: str, senseless: int) -> dict[str, dict[int, int]]:
+    if len(text) > _TEXT_LENGTH_MAX:
+        _refuse(which, f"it is longer than {_TEXT_LENGTH_MAX} characters")
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        _refuse(which, f"{text[:80]!r} is neither a word nor JSON")
+    if not isinstance(given, dict) or not all(isinstance(offsets, dict) for offsets in given.values()):
+        _refuse(which, f"{text[:80]!r} does not map topics to partitions to offsets")
+    return {
+        topic: {
+            _partition(which, topic, name): _offset(which, topic, name, value, senseless) for name, value in one.items()
+        }
+        for topic, one in given.items()
+    }
+
+
+def _partition(which: Which, topic: str, name: str) -> int:
+    if not (name.isascii() and name.isdigit() and len(name) < 10):
+        _refuse(which, f"{name[:80]!r} is not a partition of {topic!r}")
+    return int(name)
+
+
+def _offset(which: Which, topic: str, partition: str, value: Any, senseless: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not EARLIEST <= value <= limits.OFFSET_MAX:
+        _refuse(which, f"{str(value)[:80]!r} is not an offset of {topic}/{partition}")
+    if value == senseless:
+        _refuse(which, f"{topic}/{partition} cannot be {value} there: a batch read of it would be empty")
+    return value
+
+
+def _refuse(which: Which, why: str) -> NoReturn:
+    word = "earliest" if which == STARTING else "latest"
+    raise ValidationError(
+        f"{which}: {why}. Give {word!r}, or an offset for every partition of every topic as JSON, like {_EXAMPLE}, "
+        f"where -2 means earliest and -1 latest",
+        field=which,
+    )
+
+
+def resolve(starting: Bound, ending: Bound, topics: Mapping[str, Mapping[int, Held]]) -> list[Span]:
+    """What to read of each partition, given what each holds now. Partitions with nothing to read are left out."""
+    for bound in (starting, ending):
+        if bound.everywhere is None:
+            _check_coverage(bound, topics)
+    spans = []
+    for topic, partitions in topics.items():
+        for partition, held in sorted(partitions.items()):
+            start = _place(starting, topic, partition, held)
+            end = _place(ending, topic, partition, held)
+            if start > end:
+                raise ValidationError(
+                    f"{STARTING} of {topic}/{partition} is {start} and {ENDING} {end}: a read goes forward",
+                    field=STARTING,
+                )
+            if start < end:
+                spans.append(Span(topic, partition, start, end))
+    return spans
+
+
+def _check_coverage(bound: Bound, topics: Mapping[str, Mapping[int, Held]]) -> None:
+    """As in the Kafka connector: exactly the partitions that are read, so that none is forgotten by accident."""
+    given = {(topic, partition) for topic, offsets in bound.by_partition.items() for partition in offsets}
+    wanted = {(topic, partition) for topic, partitions in topics.items() for partition in partitions}
+    if missing := sorted(wanted - given):
+        _refuse(bound.which, f"it says nothing of {_shown(missing)}")
+    if unknown := sorted(given - wanted):
+        _refuse(bound.which, f"it names {_shown(unknown)}, which this read does not have")
+
+
+def _shown(pairs: list[tuple[str, int]]) -> str:
+    listed = ", ".join(f"{topic}/{partition}" for topic, partition in pairs[:5])
+    return listed if len(pairs) <= 5 else f"{listed} and {len(pairs) - 5} more"
+
+
+def _place(bound: Bound, topic: str, partition: int, held: Held) -> int:
+    offset = bound.by_partition[topic][partition] if bound.everywhere is None else bound.everywhere
+    if offset == EARLIEST:
+        return held.first_offset
+    if offset == LATEST:
+        return held.end_offset
+    if not held.first_offset <= offset <= held.end_offset:
+        raise OffsetOutOfRange(
+            f"{bound.which} asks for {topic}/{partition} at {offset}, which holds offsets from {held.first_offset} to "
+            f"{held.end_offset}: use -2 for the earliest or -1 for the latest",
+            field=bound.which,
+        )
+    return offset
