@@ -161,7 +161,7 @@ class Endpoint:
         if self._takes_body:
             raw = await _read_body(headers, receive)
             try:
-                body = self._decoder.decode(raw)
+                body = self._decode_body(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise explain(error, "the body") from None
         return Call(
@@ -175,6 +175,26 @@ class Endpoint:
             group=group,
             partition=partition,
         )
+
+    def _decode_body(self, raw: bytes) -> msgspec.Struct:
+        try:
+            body: msgspec.Struct = self._decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            if "got `float`" not in str(error):
+                raise
+            # To JSON 5.0 and 5 are one number, and some languages write every number with a fraction.
+            body = msgspec.convert(_whole(msgspec.json.decode(raw)), self._operation.body, str_keys=True)
+        return body
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _whole(item) for name, item in value.items()}
+    return value
 
 
 def _path_values(given: Mapping[str, str]) -> tuple[str, str, int]:

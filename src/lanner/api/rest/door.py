@@ -7,6 +7,7 @@ its own life cycle and sleeps when nothing happens.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.config import Config
@@ -28,6 +29,9 @@ WRITE_DEADLINE_SECONDS: Final = 30.0
 _BACKLOG: Final = 1_024
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable", 429: b"Too Many Requests"}
 
+_log: Final = logging.getLogger("lanner.api.rest.http")
+_log.setLevel(logging.ERROR)  # what clients do wrong is told to them, not to the operator
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection. A request's head has a size and a deadline, and so has a client that does not read its reply."""
@@ -38,6 +42,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.logger = _log
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None

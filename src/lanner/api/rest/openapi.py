@@ -12,7 +12,7 @@ import msgspec
 from lanner import limits
 from lanner.api.rest.operations import Operation
 from lanner.api.rest.publishing import IDEMPOTENCY_KEY_BYTES_MAX
-from lanner.api.rest.shapes import NAME_SCHEMA, NoBody, NoQuery, Problem
+from lanner.api.rest.shapes import NAME_SCHEMA, RULES, NoBody, NoQuery, Problem
 from lanner.api.rest.system import software_version
 from lanner.errors import (
     DeadlineExceeded,
@@ -39,6 +39,8 @@ def build_document(operations: Sequence[Operation]) -> dict[str, Any]:
         types += [kind for kind in (operation.reply, operation.body) if kind is not None and kind is not NoBody]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = dict(zip((str(kind) for kind in types), schemas, strict=True))
+    for name, rule in RULES.items():
+        _merge(components[name], rule)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schema_of)
@@ -52,6 +54,14 @@ def build_document(operations: Sequence[Operation]) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components},
     }
+
+
+def _merge(schema: dict[str, Any], rule: dict[str, Any]) -> None:
+    for name, value in rule.items():
+        if isinstance(value, dict) and isinstance(schema.get(name), dict):
+            _merge(schema[name], value)
+        else:
+            schema[name] = value
 
 
 def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name, schema in shape["properties"].items():
             parameters.append({"name": name, "in": "query", "required": name in shape["required"], "schema": schema})
     for name, meaning in operation.headers.items():
-        schema = {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_BYTES_MAX, "pattern": "^[!-~]+$"}
+        schema = {"type": "string", "pattern": f"^[!-~]{{1,{IDEMPOTENCY_KEY_BYTES_MAX}}}$"}
         parameters.append({"name": name, "in": "header", "required": False, "description": meaning, "schema": schema})
     return parameters
 

@@ -9,6 +9,7 @@ so the same request again makes the same ids.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from lanner.model import parse_priority
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 IDEMPOTENCY_KEY_BYTES_MAX: Final = limits.DEDUP_ID_BYTES_MAX - 12
+_KEY_PATTERN: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_BYTES_MAX)
 _SLICE_BYTES_MAX: Final = limits.MIB
 _SLICE_MESSAGES_MAX: Final = 4_096
 
@@ -58,9 +60,11 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes:
     key = headers.get(IDEMPOTENCY_KEY)
     if key is None:
         return b""
-    if not 1 <= len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
+    if not _KEY_PATTERN.fullmatch(key):
         raise ValidationError(
-            f"the Idempotency-Key has {len(key)} bytes: use 1 to {IDEMPOTENCY_KEY_BYTES_MAX}", field="Idempotency-Key"
+            f"the Idempotency-Key of {len(key)} bytes is not valid: use 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible "
+            "ASCII characters",
+            field="Idempotency-Key",
         )
     return key
 

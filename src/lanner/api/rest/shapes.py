@@ -32,7 +32,7 @@ def _settings_schema() -> dict[str, Any]:
     }
     for name, choices in setting_choices().items():
         properties[name] = {"type": "string", "enum": list(choices), "default": defaults[name]}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+    return {"properties": properties}
 
 
 # Text of a value, key or header may be base64 of any bytes; it is then a third longer than what it stands for.
@@ -68,6 +68,33 @@ PartitionOffsetsMap = Annotated[
         min_length=1,
     ),
 ]
+
+
+_BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+
+def _base64_when(encoding: str, field: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "if": {"properties": {encoding: {"const": "base64"}}, "required": [encoding]},
+        "then": {"properties": {field: schema}},
+    }
+
+
+# What a struct cannot say of its fields together; the document adds it to the schema of the name.
+RULES: Final[dict[str, dict[str, Any]]] = {
+    "PublishRequest": _base64_when("encoding", "message", {"pattern": _BASE64}),
+    "MessageIn": {
+        "allOf": [
+            _base64_when("encoding", "value", {"pattern": _BASE64}),
+            _base64_when("key_encoding", "key", {"pattern": _BASE64}),
+            _base64_when("headers_encoding", "headers", {"additionalProperties": {"pattern": _BASE64}}),
+        ]
+    },
+    "CreateTopicRequest": {"properties": {"settings": {"additionalProperties": False}}},
+    "AlterTopicRequest": {"properties": {"settings": {"additionalProperties": False}}},
+    "SeekRequest": {"oneOf": [{"required": [choice]} for choice in ("offsets", "time_ms", "to")]},
+    "DeadChoice": {"dependentRequired": {"offsets": ["partition"]}},
+}
 
 
 class _Shape(msgspec.Struct):

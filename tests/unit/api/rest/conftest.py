@@ -122,6 +122,7 @@ class FakeService:
 
     async def delete_topic(self, identity: Identity, name: str) -> None:
         self._asked("delete_topic", name)
+        self.topic(identity, name)
         del self.known[name]
 
     async def offsets(self, identity: Identity, topic: str, time_ms: int = -1) -> tuple[int, list[OffsetsResult]]:

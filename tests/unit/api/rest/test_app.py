@@ -83,6 +83,15 @@ async def test_a_name_that_may_not_be_one_is_refused(http, service, name):
     assert service.published == []
 
 
+async def test_a_whole_number_may_be_written_with_a_fraction(http, service):
+    assert (await publish(http, json={"message": "x", "priority": 7.0})).json()["priority"] == 7
+    reply = await http.post("/v1/topics/orders/groups/g/commit", json={"offsets": {"1": 5.0}})
+    assert reply.status_code == 204
+    assert service.asked("commit") == [{1: 5}]
+    assert (await publish(http, json={"message": "x", "priority": 7.5})).status_code == 400
+    assert (await publish(http, json={"message": "x", "priority": 1e300})).status_code == 400
+
+
 async def test_too_many_query_parameters_are_refused(http):
     reply = await http.get("/topic/orders/peek?" + "&".join(f"a{n}=1" for n in range(100)))
     assert reply.status_code == 400

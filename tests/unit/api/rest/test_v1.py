@@ -96,8 +96,11 @@ async def test_a_slice_too_large_for_one_batch_gets_a_dedup_id_of_its_own(http, 
     assert len({message.dedup_id for message in service.published}) == 3
 
 
-async def test_an_idempotency_key_is_bounded(http):
-    reply = await http.post("/topic/orders/publish", json={"message": "x"}, headers={"Idempotency-Key": "k" * 201})
+@pytest.mark.parametrize("key", ["k" * 201, "a b", "", "\xfc"])
+async def test_an_idempotency_key_is_bounded(http, key):
+    reply = await http.post(
+        "/topic/orders/publish", json={"message": "x"}, headers={b"Idempotency-Key": key.encode("latin-1")}
+    )
     assert reply.status_code == 400
     assert reply.json()["details"]["field"] == "Idempotency-Key"
 
