@@ -234,8 +234,11 @@ class Administration(Desk):
             check_number("offsets", len(offsets), 1, limits.SETTLE_RANGES_MAX)
         total = 0
         for _, replica in self._replicas_with(topic, group, partition):
-            count, _ = await self._polling.ask(replica, kind(group, offsets))
-            total += count
+            while True:  # a decision takes a bounded number of them
+                count, _ = await self._polling.ask(replica, kind(group, offsets))
+                total += count
+                if offsets is not None or not count:
+                    break
         return total
 
     def raft_status(self, identity: Identity, topic: str, partition: int) -> dict[str, object]:

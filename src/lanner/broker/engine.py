@@ -9,7 +9,7 @@ in a real broker, the simulator in tests) carries out what it asks for and repor
     engine.committed(commit)                         now it is durable: advance, apply, answer the callers
 
     job = engine.begin_save()                        now and then: the table catches up with the journal
-    while engine.save_step(job): ...                 set by set, so that no turn takes long
+    while engine.save_step(job): ...                 replica by replica, in the same turn, as many as it has time for
     table.commit(job.puts)
     engine.saved(job)
 
@@ -67,10 +67,9 @@ class _LogReader:
 
 @dataclass(slots=True)
 class SaveJob:
-    """A save under way: which replicas it still has to take in, and the ledger's part of it."""
+    """A save under way: the ledger's part of it, and which replicas it took in at which index."""
 
     save: Save
-    left: list[Replica]
     taken: list[tuple[Replica, int]] = field(default_factory=list)
 
     @property
@@ -127,7 +126,7 @@ class Engine:
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]]] | None = None
         self._due: list[tuple[int, int]] = []
         self._due_unknown: dict[int, Replica] = {}
-        self._new_set = False
+        self._unsaved: dict[int, Replica] = {}
         self._unapplied_bytes = 0
 
     # ------------------------------------------------------------------ replica sets
@@ -140,11 +139,11 @@ class Engine:
 
     def open_set(self, set_id: int) -> Replica:
         """Start the replica of a set, new or as the ledger knows it, and let it elect itself."""
-        known = self.ledger.sets().get(set_id)
-        if known is None:
+        try:
+            known = self.ledger.state(set_id)
+        except KeyError:
             self.ledger.add_set(set_id)
-            self._new_set = True
-            known = self.ledger.sets()[set_id]
+            known = self.ledger.state(set_id)
         rows = self.ledger.rows(set_id)
         machine = Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, batch.read_header)
         restored = Restored(
@@ -170,9 +169,9 @@ class Engine:
         replica = self.replicas.pop(set_id, None)
         self._dirty.pop(set_id, None)
         self._due_unknown.pop(set_id, None)
+        self._unsaved.pop(set_id, None)
         self.settings.pop(set_id, None)
         self.ledger.remove_set(set_id)
-        self._new_set = True
         if replica is not None:
             replica.close(error)
 
@@ -213,7 +212,7 @@ class Engine:
 
     def pump(self) -> Commit | None:
         """Decide what waits, then gather everything that must be stored into one commit, if none is in flight."""
-        if self._in_flight is not None or not (self._dirty or self._new_set):
+        if self._in_flight is not None or not (self._dirty or self.ledger.has_changes):
             return None
         now_ms = self._now_ms()
         items: list[CommitItem] = []
@@ -227,9 +226,8 @@ class Engine:
                 readies, replica.unstored = replica.unstored, []
                 stored.append((replica, readies))
                 items.append(_item(set_id, readies))
-        if not items and not self._new_set:
+        if not items and not self.ledger.has_changes:
             return None
-        self._new_set = False
         commit = self.ledger.begin_commit(items)
         self._in_flight = (commit, stored)
         self.commits += 1
@@ -254,8 +252,11 @@ class Engine:
         effects = replica.take_ready()
         if effects:
             self._tell_ledger(replica.set_id, effects)
-        if not replica.due_known and replica.set_id != CLUSTER_SET:
-            self._due_unknown[replica.set_id] = replica
+        if replica.applied_news:
+            replica.applied_news = False
+            self._unsaved[replica.set_id] = replica
+            if replica.set_id != CLUSTER_SET:
+                self._due_unknown[replica.set_id] = replica
 
     def _tell_ledger(self, set_id: int, effects: Iterable[Effects]) -> None:
         ledger, cache = self.ledger, self.cache
@@ -276,7 +277,6 @@ class Engine:
         """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
         now_ms = self._now_ms()
         for set_id, replica in self._due_unknown.items():
-            replica.due_known = True
             due_ms = replica.partition.next_due_ms(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
             if due_ms is not None:
                 heappush(self._due, (due_ms, set_id))
@@ -297,24 +297,25 @@ class Engine:
     # ------------------------------------------------------------------ saving
 
     def begin_save(self) -> SaveJob | None:
-        """Start bringing the table up to date, or None when nothing has changed since the last time."""
-        left = [replica for replica in self.replicas.values() if replica.applied_since_save]
-        if not left and not self.ledger.has_unsaved:
+        """Start bringing the table up to date, or None when nothing has changed since the last time.
+
+        The steps of one save belong to one turn of the loop: what a machine holds and what the ledger keeps for it
+        must be of one moment. A save need not take in every replica; those left over go first the next time.
+        """
+        if not self._unsaved and not self.ledger.save_needed:
             return None
-        return SaveJob(self.ledger.begin_save(), left)
+        return SaveJob(self.ledger.begin_save())
 
     def save_step(self, job: SaveJob) -> bool:
-        """Take one more replica into the save; False when all are in."""
-        while job.left:
-            replica = job.left.pop()
-            if replica.closed:
-                continue
-            replica.applied_since_save = False
-            applied_index = replica.node.applied_index
-            job.save.add_set(replica.set_id, applied_index, replica.machine.take_dirty())
-            job.taken.append((replica, applied_index))
-            return True
-        return False
+        """Take one more replica into the save; False when none is left."""
+        if not self._unsaved:
+            return False
+        set_id = next(iter(self._unsaved))
+        replica = self._unsaved.pop(set_id)
+        applied_index = replica.node.applied_index
+        job.save.add_set(set_id, applied_index, replica.machine.take_dirty())
+        job.taken.append((replica, applied_index))
+        return True
 
     def saved(self, job: SaveJob) -> None:
         """The table holds the save: the logs before it are no longer needed to rebuild the machines."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TypeVar
@@ -20,7 +20,7 @@ from lanner import limits
 from lanner.broker.engine import CLUSTER_SET, Engine
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import LannerError, StorageFailed, StorageFull, TopicNotFound
-from lanner.ledger import Commit, Files, Ledger, Location, perform, read_entry
+from lanner.ledger import Commit, Files, Ledger, Location, perform, perform_preparation, read_entry
 from lanner.storage import DataDirectory, open_directory
 
 log = logging.getLogger("lanner.broker")
@@ -70,7 +70,7 @@ class Node:
             self._saver,
             lambda: Ledger.recover(files, table, random_bytes=os.urandom, segment_bytes=self.settings.segment_bytes),
         )
-        if ledger.recovery.torn_bytes:
+        if ledger.recovery.torn_bytes_cut:
             log.warning(
                 "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes
             )
@@ -196,6 +196,7 @@ class Node:
                 self._check_disk()
             self._wake_idle()
             self._pump()
+            self._prepare()
         elif isinstance(error, StorageFull):
             # The same record goes to the same position once there is room; nobody has been told anything meanwhile.
             self.storage_full = True
@@ -206,6 +207,25 @@ class Node:
         else:
             failure = error if isinstance(error, LannerError) else StorageFailed(f"a write failed: {error}")
             self._fail(failure)
+
+    def _prepare(self) -> None:
+        """Have the next segment made ahead of time, so that no commit waits for it."""
+        preparation = None if self._stopping or self.storage_full else self.engine.ledger.prepare()
+        if preparation is None:
+            return
+        made = self._loop.run_in_executor(self._saver, perform_preparation, preparation, self.directory.files)
+
+        def done(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if error is None:
+                self.engine.ledger.prepared(preparation)
+            elif isinstance(error, StorageFull):
+                self.engine.ledger.preparation_failed(preparation)
+                self.storage_full = True
+            else:
+                self._fail(error if isinstance(error, LannerError) else StorageFailed(f"no new segment: {error}"))
+
+        made.add_done_callback(done)
 
     # ------------------------------------------------------------------ background work
 
@@ -234,25 +254,39 @@ class Node:
             self._fail(StorageFailed(f"the data directory failed: {error}"))
 
     async def _save(self) -> None:
+        """Bring the table up to date, in as many saves as it takes to keep every turn of the loop short."""
         async with self._saving:
-            await self._save_alone()
+            while await self._save_some():
+                pass
 
-    async def _save_alone(self) -> None:
-        job = self.engine.begin_save()
+    async def _save_some(self) -> bool:
+        """One save; whether some replicas are left for another."""
+        engine, files = self.engine, self.directory.files
+        turn_ends = time.perf_counter() + _TURN_SECONDS
+        job = engine.begin_save()
         if job is None:
-            return
-        turn_started = time.perf_counter()
-        while self.engine.save_step(job):
-            if time.perf_counter() - turn_started > _TURN_SECONDS:
-                await asyncio.sleep(0)
-                turn_started = time.perf_counter()
-        table = self.directory.table
-        puts = job.puts
-        await self._loop.run_in_executor(self._saver, table.commit, puts)
-        self.engine.saved(job)
-        for file_id in self.engine.ledger.droppable():
-            await self._loop.run_in_executor(self._saver, self.directory.files.remove, file_id)
-            self.engine.ledger.dropped(file_id)
+            return False
+        more = True
+        while more and time.perf_counter() < turn_ends:
+            more = engine.save_step(job)
+        await self._commit_rows(job.puts)
+        engine.saved(job)
+        for file_id in engine.ledger.droppable():
+            await self._loop.run_in_executor(self._saver, files.remove, file_id)
+            engine.ledger.dropped(file_id)
+        return more
+
+    async def _commit_rows(self, puts: Mapping[bytes, bytes | None]) -> None:
+        """One commit of the table, repeated until the disk has room for it: what it holds is not collected twice."""
+        while True:
+            try:
+                await self._loop.run_in_executor(self._saver, self.directory.table.commit, puts)
+                return
+            except StorageFull:
+                self.storage_full = True
+                if self._stopping:
+                    raise
+                await asyncio.sleep(_FULL_RETRY_SECONDS)
 
     async def _rewrite_forever(self) -> None:
         while True:

@@ -66,9 +66,8 @@ class Replica:
         "_decision",
         "_questions",
         "_waiting",
-        "applied_since_save",
+        "applied_news",
         "closed",
-        "due_known",
         "machine",
         "node",
         "set_id",
@@ -83,8 +82,7 @@ class Replica:
         self.machine = machine
         self.unstored: list[Ready] = []
         self.watchers: set[Callable[[], None]] = set()
-        self.applied_since_save = False
-        self.due_known = False
+        self.applied_news = False
         self.closed = False
         self.unapplied_bytes = 0
         self._waiting: dict[int, tuple[OnApplied, int]] = {}
@@ -170,8 +168,7 @@ class Replica:
 
     def _apply(self, entries: Sequence[Entry], effects: list[Effects]) -> None:
         machine, node, waiting = self.machine, self.node, self._waiting
-        self.applied_since_save = True
-        self.due_known = False
+        self.applied_news = True
         wake = False
         for entry in entries:
             outcome = machine.apply(entry.index, entry.payload if entry.kind == EntryKind.NORMAL else None)
