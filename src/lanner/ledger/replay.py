@@ -1,0 +1,177 @@
+"""Replay: reading the journal back after a stop, and judging what its end means.
+
+One commit is in flight at a time, so every record names as `synced` exactly the end of the record before it. From
+that follows how each kind of end is told from the others:
+
+- Nothing valid at x, and no valid record behind x in this segment or a later one: the commit at x was being written
+  when the broker stopped. Nobody was told that it succeeded. It is a *torn tail* and may be cut.
+- Nothing valid at x, and the next segment's first record says `synced` = x: the segment was left at x. Replay goes on.
+- Nothing valid at x, and a valid record behind it says `synced` > x: x was durable once and no longer is. That is
+  *damage*, and replay refuses to go on, because what is missing may have been acknowledged.
+
+A cut is made by writing zeros over everything behind it and syncing them, before anything new is written there: a
+stale record can never come back to life behind a shorter new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lanner.errors import StorageDamaged
+from lanner.ledger.ports import Files
+from lanner.ledger.records import (
+    HEADER_BYTES,
+    FileHeader,
+    FileKind,
+    RecordHead,
+    RecordReader,
+    decode_file_header,
+    file_of,
+    offset_of,
+    position_at,
+    show_position,
+)
+
+_ZEROS: Final = bytes(1 << 20)
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What replay found: where the journal ends, and what lies behind the end."""
+
+    position: int
+    records: int = 0
+    torn_bytes: int = 0
+    headers: dict[int, FileHeader] = field(default_factory=dict)
+    spare: list[int] = field(default_factory=list)  # segments behind the end: empty, or cut until they were
+    unfinished: list[int] = field(default_factory=list)  # files whose creation was interrupted: nothing is in them
+
+
+def read_header(files: Files, file_id: int) -> FileHeader | None:
+    return decode_file_header(files.read(file_id, 0, HEADER_BYTES), file_id)
+
+
+def replay(
+    files: Files,
+    segments: Sequence[tuple[int, int]],
+    start: int,
+    apply: Callable[[RecordHead, FileHeader], None],
+    *,
+    cut: bool = True,
+) -> Replayed:
+    """Hand every record from the position on to `apply`, in order; cut a torn tail unless told not to."""
+    result = Replayed(start)
+    readers = _open_segments(files, segments, result)
+    if file_of(start) not in readers and offset_of(start) != HEADER_BYTES:
+        raise StorageDamaged(
+            f"replay must start at {show_position(start)}, but that file is missing; restore the data directory from "
+            "a backup, or let this broker rejoin from its peers",
+            file=file_of(start),
+        )
+    behind: list[RecordReader] = []
+    for file_id, reader in sorted(readers.items()):
+        if file_id < file_of(start):
+            continue
+        if file_id == file_of(start):
+            _replay_segment(reader, offset_of(start), result, apply)
+            continue
+        if not _follows(reader, result.position):
+            behind.append(reader)
+            continue
+        behind.clear()  # empty segments that were passed over
+        _replay_segment(reader, HEADER_BYTES, result, apply)
+    _check_headers_of_unfinished(files, dict(segments), result)
+    _cut_tail(files, readers.get(file_of(result.position)), behind, result, cut=cut)
+    return result
+
+
+def _open_segments(files: Files, segments: Sequence[tuple[int, int]], result: Replayed) -> dict[int, RecordReader]:
+    readers = {}
+    for file_id, size in segments:
+        header = read_header(files, file_id)
+        if header is None:
+            result.unfinished.append(file_id)
+        elif header.kind is FileKind.JOURNAL:
+            result.headers[file_id] = header
+            readers[file_id] = RecordReader(files, file_id, size, header.salt)
+    return readers
+
+
+def _follows(reader: RecordReader, end: int) -> bool:
+    """Whether the segment continues the journal that ends here; damage if it knows of more than was found."""
+    record = reader.head_at(HEADER_BYTES)
+    if record is not None and record.synced == end and reader.payloads_match(record):
+        return True
+    _refuse_proof(reader, HEADER_BYTES, end)
+    return False
+
+
+def _replay_segment(
+    reader: RecordReader, offset: int, result: Replayed, apply: Callable[[RecordHead, FileHeader], None]
+) -> None:
+    header = result.headers[reader.file_id]
+    while True:
+        record = reader.head_at(offset)
+        if record is None or not reader.payloads_match(record):
+            break
+        apply(record, header)
+        result.records += 1
+        offset = record.end_offset
+    result.position = position_at(reader.file_id, offset)
+    _refuse_proof(reader, offset, result.position)
+
+
+def _refuse_proof(reader: RecordReader, offset: int, end: int) -> None:
+    """Damage, if a record behind the end knows that more than the end was durable."""
+    for record in reader.heads_from(offset):
+        if record.synced > end:
+            raise _damaged(end, record)
+
+
+def _check_headers_of_unfinished(files: Files, sizes: dict[int, int], result: Replayed) -> None:
+    """A header is durable before anything is written behind it: without one, the file must be empty."""
+    for file_id in result.unfinished:
+        reader = RecordReader(files, file_id, sizes[file_id], 0)
+        if reader.data_end(HEADER_BYTES) > HEADER_BYTES:
+            raise StorageDamaged(
+                f"the header of file {file_id} does not match its checksum, and the file is not empty; restore the "
+                "data directory from a backup, or let this broker rejoin from its peers",
+                file=file_id,
+                offset=0,
+            )
+
+
+def _cut_tail(
+    files: Files, last: RecordReader | None, behind: Sequence[RecordReader], result: Replayed, *, cut: bool
+) -> None:
+    """Zero what lies behind the end, in its segment and in those after it."""
+    tails = [(reader, HEADER_BYTES) for reader in behind]
+    if last is not None:
+        tails.insert(0, (last, offset_of(result.position)))
+    for reader, offset in tails:
+        end = reader.data_end(offset)
+        result.torn_bytes += end - offset
+        if cut and end > offset:
+            _write_zeros(files, reader.file_id, offset, end)
+    result.spare = [reader.file_id for reader in behind]
+
+
+def _write_zeros(files: Files, file_id: int, start: int, end: int) -> None:
+    while start < end:
+        length = min(end - start, len(_ZEROS))
+        files.write(file_id, start, [_ZEROS[:length]])
+        start += length
+    files.sync(file_id)
+
+
+def _damaged(end: int, proof: RecordHead) -> StorageDamaged:
+    return StorageDamaged(
+        f"the journal is damaged at {show_position(end)}: no valid record stands there, but the record at "
+        f"{show_position(proof.position)} was written when the journal was durable up to "
+        f"{show_position(proof.synced)}; restore the data directory from a backup, or let this broker rejoin from "
+        "its peers",
+        file=file_of(end),
+        offset=offset_of(end),
+    )

@@ -1,0 +1,183 @@
+"""The rows of the table: their keys, their bytes, and nothing of when they change.
+
+    j                    → the saved position P, and the next ids that may be given away
+    m/set                → generation, term, vote, compacted, saved, last
+    e/set/gen/chunk      → where up to 256 entries lie (see chunk)
+    b/set/gen/file       → live bytes of the set in the file
+    g/file               → kind, state, size, live bytes of the file
+    s/set/gen/key        → a row of the set's machine
+    x/set/gen            → the set is gone; its rows are being taken away
+
+Keys are big-endian, so that ranges scan in order. Every row opens with a version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from struct import error as StructError  # noqa: N812
+from typing import Final, NamedTuple
+
+from lanner.errors import StorageDamaged
+from lanner.ledger.records import FileKind
+
+_VERSION: Final = 1
+_JOURNAL: Final = Struct("<BQQQ")
+_SET: Final = Struct("<BIQQQQQQQ")
+_FILE: Final = Struct("<BBBQQ")
+_BYTES: Final = Struct("<BQ")
+_SET_KEY: Final = Struct(">cQ")
+_GENERATION_KEY: Final = Struct(">cQI")
+_NUMBER_KEY: Final = Struct(">cQIQ")
+
+JOURNAL_KEY: Final = b"j"
+
+
+class FileState(IntEnum):
+    """Where a file is in its life. Only what is building or dropped may be deleted when a broker starts."""
+
+    OPEN = 1
+    SEALED = 2
+    BUILDING = 3
+    DROPPED = 4
+
+
+@dataclass(slots=True)
+class SetState:
+    """What the ledger knows of one replica set."""
+
+    set_id: int
+    generation: int
+    term: int = 0
+    vote: int = 0
+    compacted_index: int = 0
+    compacted_term: int = 0
+    saved_index: int = 0
+    last_index: int = 0
+    last_term: int = 0
+
+
+class JournalRow(NamedTuple):
+    position: int
+    next_file: int
+    next_generation: int
+
+
+@dataclass(slots=True)
+class FileInfo:
+    """One file; `live` counts entry headers too, so that a file of small entries does not look dead."""
+
+    file_id: int
+    kind: FileKind
+    state: FileState
+    size: int
+    live: int = 0
+
+
+def set_key(set_id: int) -> bytes:
+    return _SET_KEY.pack(b"m", set_id)
+
+
+def file_key(file_id: int) -> bytes:
+    return _SET_KEY.pack(b"g", file_id)
+
+
+def chunk_key(key: tuple[int, int, int]) -> bytes:
+    return _NUMBER_KEY.pack(b"e", *key)
+
+
+def bytes_key(set_id: int, generation: int, file_id: int) -> bytes:
+    return _NUMBER_KEY.pack(b"b", set_id, generation, file_id)
+
+
+def machine_prefix(set_id: int, generation: int) -> bytes:
+    return _GENERATION_KEY.pack(b"s", set_id, generation)
+
+
+def removed_key(set_id: int, generation: int) -> bytes:
+    return _GENERATION_KEY.pack(b"x", set_id, generation)
+
+
+def ranges_of_set(set_id: int, generation: int) -> list[tuple[bytes, bytes]]:
+    """Every range of keys that belongs to one generation of a set."""
+    return [
+        (_GENERATION_KEY.pack(kind, set_id, generation), _GENERATION_KEY.pack(kind, set_id, generation + 1))
+        for kind in (b"e", b"b", b"s")
+    ]
+
+
+def numbers_in_key(key: bytes) -> tuple[int, ...]:
+    """The numbers of a key, whichever of the kinds it is."""
+    layout = {_SET_KEY.size: _SET_KEY, _GENERATION_KEY.size: _GENERATION_KEY, _NUMBER_KEY.size: _NUMBER_KEY}.get(
+        len(key)
+    )
+    if layout is None:
+        raise _damaged(key)
+    return layout.unpack(key)[1:]
+
+
+def encode_journal(row: JournalRow) -> bytes:
+    return _JOURNAL.pack(_VERSION, *row)
+
+
+def decode_journal(data: bytes) -> JournalRow:
+    return JournalRow._make(_unpack(_JOURNAL, JOURNAL_KEY, data))
+
+
+def encode_set(state: SetState, saved_index: int) -> bytes:
+    return _SET.pack(
+        _VERSION,
+        state.generation,
+        state.term,
+        state.vote,
+        state.compacted_index,
+        state.compacted_term,
+        saved_index,
+        state.last_index,
+        state.last_term,
+    )
+
+
+def decode_set(key: bytes, data: bytes) -> SetState:
+    return SetState(numbers_in_key(key)[0], *_unpack(_SET, key, data))
+
+
+def encode_file(info: FileInfo) -> bytes:
+    return _FILE.pack(_VERSION, info.kind, info.state, info.size, info.live)
+
+
+def decode_file(key: bytes, data: bytes) -> FileInfo:
+    kind, state, size, live = _unpack(_FILE, key, data)
+    try:
+        return FileInfo(numbers_in_key(key)[0], FileKind(kind), FileState(state), size, live)
+    except ValueError:
+        raise _damaged(key) from None
+
+
+def encode_bytes(live: int) -> bytes:
+    return _BYTES.pack(_VERSION, live)
+
+
+def decode_bytes(key: bytes, data: bytes) -> int:
+    return int(_unpack(_BYTES, key, data)[0])
+
+
+def _unpack(layout: Struct, key: bytes, data: bytes) -> tuple[int, ...]:
+    try:
+        version, *numbers = layout.unpack(data)
+    except StructError:
+        raise _damaged(key) from None
+    if version != _VERSION:
+        raise StorageDamaged(
+            f"the table's row {key.hex()} has version {version}, which this release does not know; "
+            "start the release that wrote it"
+        )
+    return tuple(numbers)
+
+
+def _damaged(key: bytes) -> StorageDamaged:
+    return StorageDamaged(
+        f"the table's row {key.hex()} does not decode; restore the data directory from a backup, "
+        "or let this broker rejoin from its peers"
+    )

@@ -1,0 +1,203 @@
+"""One replica set's log: which entries it has, where they lie, and which of them are still wanted.
+
+An entry is *live* while Raft may ask for it (index > compacted) or the machine wants it. Of an entry that the machine
+wants only in part, the rest is dead as soon as Raft has let go. What an entry holds of a file is its payload and its
+header; every change of that is told to the holdings at once, so live bytes are never counted by a scan.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lanner.ledger.chunk import CHUNK_BITS, CHUNK_ENTRIES, SLOT_MASK, Chunk, Part, Run
+from lanner.ledger.holdings import Holdings
+from lanner.ledger.records import ENTRY_HEADER_BYTES, Location
+from lanner.ledger.rows import SetState
+from lanner.ledger.shelf import Shelf
+
+
+class Stored(NamedTuple):
+    """One entry as the ledger knows it."""
+
+    index: int  # type: ignore[assignment]
+    term: int
+    kind: int
+    location: Location
+
+
+class SetLog:
+    """The log of one generation of one set. `changed` says that its m row is out of date."""
+
+    __slots__ = ("_holdings", "_shelf", "changed", "state")
+
+    def __init__(self, state: SetState, shelf: Shelf, holdings: Holdings) -> None:
+        self.state = state
+        self.changed = False
+        self._shelf = shelf
+        self._holdings = holdings
+
+    # -------------------------------------------------------------- looking up
+
+    def find(self, index: int) -> tuple[Chunk, int] | None:
+        """The chunk and slot of an entry that is there."""
+        state = self.state
+        chunk = self._shelf.find((state.set_id, state.generation, index >> CHUNK_BITS))
+        slot = index & SLOT_MASK
+        return (chunk, slot) if chunk is not None and chunk.holds(slot) else None
+
+    def stored(self, index: int) -> Stored:
+        chunk, slot = self._found(index)
+        return Stored(index, chunk.terms[slot], chunk.kinds[slot], _location(chunk, slot))
+
+    def locate(self, index: int) -> Location:
+        return _location(*self._found(index))
+
+    def term(self, index: int) -> int:
+        state = self.state
+        if index == state.last_index:
+            return state.last_term
+        if index == state.compacted_index:
+            return state.compacted_term
+        chunk, slot = self._found(index)
+        return chunk.terms[slot]
+
+    # -------------------------------------------------------------- growing
+
+    def append(self, run: Run) -> None:
+        """Take a run of entries; what the log had from its first index on is gone."""
+        state = self.state
+        first, count = run.first_index, len(run.offsets)
+        if first <= state.last_index:
+            self._discard_from(first)
+        start = 0
+        while start < count:
+            index = first + start
+            stop = min(count, start + CHUNK_ENTRIES - (index & SLOT_MASK))
+            chunk = self._shelf.open((state.set_id, state.generation, index >> CHUNK_BITS))
+            chunk.extend(run if start == 0 and stop == count else run.part(start, stop))
+            start = stop
+        self._credit(run.file, sum(run.lengths) + count * ENTRY_HEADER_BYTES)
+        state.last_index = first + count - 1
+        state.last_term = run.terms[-1]
+        self.changed = True
+
+    def _discard_from(self, first: int) -> None:
+        state = self.state
+        for number in range(first >> CHUNK_BITS, (state.last_index >> CHUNK_BITS) + 1):
+            chunk = self._shelf.open((state.set_id, state.generation, number))
+            start = max(first - (number << CHUNK_BITS), 0)
+            for slot in range(start, len(chunk)):
+                if chunk.files[slot]:
+                    self._credit(chunk.files[slot], -self._held(chunk, slot))
+            chunk.cut(start)
+
+    # -------------------------------------------------------------- what is wanted
+
+    def keep(self, index: int) -> None:
+        """The machine wants the entry, whole."""
+        chunk, slot = self._found(index)
+        if not chunk.wanted[slot]:
+            self._shelf.touch(chunk)
+            chunk.wanted[slot] = 1
+
+    def keep_part(self, index: int, part: Part) -> None:
+        """The machine wants only this of the entry."""
+        chunk, slot = self._found(index)
+        self._shelf.touch(chunk)
+        before = self._held(chunk, slot)
+        chunk.wanted[slot] = 1
+        chunk.parts[slot] = part
+        self._credit(chunk.files[slot], self._held(chunk, slot) - before)
+
+    def release(self, index: int) -> None:
+        """The machine no longer wants the entry; an entry that is gone already stays gone."""
+        found = self.find(index)
+        if found is None:
+            return
+        chunk, slot = found
+        self._shelf.touch(chunk)
+        if index <= self.state.compacted_index:
+            self._credit(chunk.files[slot], -self._held(chunk, slot))
+            chunk.clear(slot)
+        else:
+            chunk.wanted[slot] = 0
+            chunk.parts.pop(slot, None)
+
+    def compact(self, index: int) -> None:
+        """Raft no longer needs the entries up to this one."""
+        state = self.state
+        first = state.compacted_index + 1
+        if index < first:
+            return
+        term = self.term(index)
+        for number in range(first >> CHUNK_BITS, (index >> CHUNK_BITS) + 1):
+            chunk = self._shelf.find((state.set_id, state.generation, number))
+            if chunk is not None:
+                base = number << CHUNK_BITS
+                self._compact_chunk(chunk, max(first - base, 0), min(index - base + 1, len(chunk)))
+        state.compacted_index = index
+        state.compacted_term = term
+        self.changed = True
+
+    def _compact_chunk(self, chunk: Chunk, start: int, stop: int) -> None:
+        if start >= stop:
+            return
+        if chunk.wanted.find(0, start, stop) < 0 and not chunk.parts:
+            return  # all of it is wanted, whole
+        self._shelf.touch(chunk)
+        files = chunk.files[start:stop]
+        if chunk.wanted.find(1, start, stop) < 0 and files.count(files[0]) == stop - start and files[0]:
+            self._credit(files[0], -sum(chunk.lengths[start:stop]) - (stop - start) * ENTRY_HEADER_BYTES)
+            chunk.clear_range(start, stop)
+            return
+        for slot in range(start, stop):
+            if not chunk.files[slot]:
+                continue
+            part = chunk.parts.get(slot)
+            if not chunk.wanted[slot]:
+                self._credit(chunk.files[slot], -chunk.lengths[slot] - ENTRY_HEADER_BYTES)
+                chunk.clear(slot)
+            elif part is not None:
+                self._credit(chunk.files[slot], min(part.size, chunk.lengths[slot]) - chunk.lengths[slot])
+
+    # -------------------------------------------------------------- moving to a kept file
+
+    def wanted_part(self, index: int, chunk: Chunk, slot: int) -> Part | None:
+        """What of an entry must be copied: None for all of it."""
+        return chunk.parts.get(slot) if index <= self.state.compacted_index else None
+
+    def move(self, index: int, source: tuple[int, int], target: Location) -> bool:
+        """The entry was copied; False when it is no longer where it was copied from."""
+        found = self.find(index)
+        if found is None or (found[0].files[found[1]], found[0].offsets[found[1]]) != source:
+            return False
+        chunk, slot = found
+        self._shelf.touch(chunk)
+        self._credit(chunk.files[slot], -self._held(chunk, slot))
+        chunk.move(slot, *target)
+        self._credit(target.file, self._held(chunk, slot))
+        return True
+
+    # -------------------------------------------------------------- inside
+
+    def _found(self, index: int) -> tuple[Chunk, int]:
+        found = self.find(index)
+        if found is None:
+            raise KeyError((self.state.set_id, index))
+        return found
+
+    def _held(self, chunk: Chunk, slot: int) -> int:
+        """What the entry counts for: whole while Raft may ask for it, else what the machine wants of it."""
+        length = chunk.lengths[slot]
+        part = chunk.parts.get(slot)
+        if part is not None and (chunk.key[2] << CHUNK_BITS) + slot <= self.state.compacted_index:
+            length = min(part.size, length)
+        return length + ENTRY_HEADER_BYTES
+
+    def _credit(self, file_id: int, change: int) -> None:
+        if change:
+            self._holdings.credit(self.state.set_id, self.state.generation, file_id, change)
+
+
+def _location(chunk: Chunk, slot: int) -> Location:
+    return Location(chunk.files[slot], chunk.offsets[slot], chunk.lengths[slot], chunk.crcs[slot])

@@ -1,0 +1,102 @@
+"""The shelf: which chunks are in memory.
+
+A chunk that changed since the last save stays until a save holds it; one that a save is writing stays until that save
+is done; of the rest only the most recently used stay, and the table serves the others. So memory follows what is
+being written, never the length of the logs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from lanner.ledger.chunk import Chunk
+from lanner.ledger.ports import Table
+from lanner.ledger.rows import chunk_key
+
+CLEAN_CHUNKS_MAX: Final = 2_048
+
+ChunkKey = tuple[int, int, int]
+
+
+class Shelf:
+    """Chunks by (set, generation, number). Ask for a chunk each time: one that was let go is another object later."""
+
+    def __init__(self, table: Table, clean_max: int = CLEAN_CHUNKS_MAX) -> None:
+        self._table = table
+        self._clean_max = clean_max
+        self._resident: dict[ChunkKey, Chunk] = {}
+        self._clean: OrderedDict[ChunkKey, None] = OrderedDict()
+        self._dirty: dict[ChunkKey, Chunk] = {}
+
+    @property
+    def resident(self) -> int:
+        return len(self._resident)
+
+    @property
+    def has_dirty(self) -> bool:
+        return bool(self._dirty)
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """The chunk, fetched from the table when it is not here."""
+        chunk = self._resident.get(key)
+        if chunk is not None:
+            if key in self._clean:
+                self._clean.move_to_end(key)
+            return chunk
+        row = self._table.get(chunk_key(key))
+        if row is None:
+            return None
+        chunk = Chunk.decode(key, row)
+        self._resident[key] = chunk
+        self._clean[key] = None
+        self._let_go()
+        return chunk
+
+    def open(self, key: ChunkKey) -> Chunk:
+        """The chunk, to be changed: found or new."""
+        chunk = self._resident.get(key) or self.find(key)
+        if chunk is None:
+            chunk = Chunk(key)
+            self._resident[key] = chunk
+        if not chunk.dirty:
+            self.touch(chunk)
+        return chunk
+
+    def touch(self, chunk: Chunk) -> None:
+        """The chunk is about to change: hold it until a save has it."""
+        if not chunk.dirty:
+            chunk.dirty = True
+            self._dirty[chunk.key] = chunk
+            self._clean.pop(chunk.key, None)
+
+    def take_dirty(self) -> list[Chunk]:
+        """Everything that changed; the caller gives it back with `settle` once it is saved."""
+        taken = list(self._dirty.values())
+        self._dirty.clear()
+        for chunk in taken:
+            chunk.dirty = False
+        return taken
+
+    def settle(self, chunks: list[Chunk]) -> None:
+        """These are in the table as they were taken; those that have not changed again may be let go."""
+        for chunk in chunks:
+            if chunk.dirty or self._resident.get(chunk.key) is not chunk:
+                continue
+            if chunk.is_empty:
+                del self._resident[chunk.key]
+            else:
+                self._clean[chunk.key] = None
+        self._let_go()
+
+    def forget(self, set_id: int, generation: int) -> None:
+        """The set is gone: so are its chunks."""
+        for key in [key for key in self._resident if key[0] == set_id and key[1] == generation]:
+            self._resident.pop(key).dirty = False
+            self._dirty.pop(key, None)
+            self._clean.pop(key, None)
+
+    def _let_go(self) -> None:
+        while len(self._clean) > self._clean_max:
+            key, _ = self._clean.popitem(last=False)
+            del self._resident[key]

@@ -1,0 +1,288 @@
+"""The ports on a real disk: journal files with positioned reads and writes, and LMDB for the table.
+
+Errors are translated here and nowhere above: no room is `StorageFull`, and the same call may be made again; a sync
+that failed, or a write that failed for any other reason, is `StorageFailed`. After that the kernel may have thrown
+the unwritten pages away and call the next sync a success, so nothing is retried: the adapter refuses every call.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from lanner.errors import StorageFailed, StorageFull
+from lanner.ledger.ports import FileMissing
+
+OPEN_FILES_MAX: Final = 128
+IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX")) if os.sysconf("SC_IOV_MAX") > 0 else 16
+SCAN_ROWS: Final = 1_000
+MAP_BYTES: Final = (1 << 40, 1 << 38, 1 << 36, 1 << 34)
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NAME: Final = re.compile(r"([0-9]{12})\.journal\Z")
+
+
+class _Handle:
+    """An open file. It closes when the last one who uses it lets go, so a reader is never left with another's file."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+class DiskFiles:
+    """Numbered files in one directory."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self._directory = Path(directory)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._folder = _Handle(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._handles: OrderedDict[int, _Handle] = OrderedDict()
+        self._lock = threading.Lock()
+        self._failure: str | None = None
+
+    def list(self) -> list[tuple[int, int]]:
+        self._refuse_after_failure()
+        found = []
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                match = _NAME.match(entry.name)
+                if match:
+                    found.append((int(match[1]), entry.stat().st_size))
+        return sorted(found)
+
+    def create(self, file_id: int, size: int, header: bytes) -> None:
+        self._refuse_after_failure()
+        path = self._path(file_id)
+        with self._lock:
+            self._handles.pop(file_id, None)
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            handle = _Handle(os.open(path, flags, 0o640))
+            _reserve(handle.descriptor, max(size, len(header)))
+            _write_all(handle.descriptor, 0, [header])
+        except OSError as error:
+            with suppress(OSError):
+                path.unlink()
+            raise self._translated(error, f"creating {path.name}") from error
+        self._sync(handle, path.name, os.fsync)
+        self._sync(self._folder, str(self._directory), os.fsync)
+        with self._lock:
+            self._remember(file_id, handle)
+
+    def write(self, file_id: int, offset: int, buffers: Sequence[bytes | memoryview]) -> None:
+        self._refuse_after_failure()
+        handle = self._open(file_id)
+        try:
+            _write_all(handle.descriptor, offset, buffers)
+        except OSError as error:
+            raise self._translated(error, f"writing to {self._path(file_id).name}") from error
+
+    def sync(self, file_id: int) -> None:
+        self._refuse_after_failure()
+        self._sync(self._open(file_id), self._path(file_id).name, os.fdatasync)
+
+    def read(self, file_id: int, offset: int, length: int) -> bytes:
+        self._refuse_after_failure()
+        handle = self._open(file_id)
+        try:
+            data = os.pread(handle.descriptor, length, offset)
+            if len(data) == length or not data:
+                return data
+            pieces = [data]  # a short read happens at the end of the file, or when a signal came
+            while data and (done := sum(map(len, pieces))) < length:
+                data = os.pread(handle.descriptor, length - done, offset + done)
+                pieces.append(data)
+            return b"".join(pieces)
+        except OSError as error:
+            raise self._translated(error, f"reading {self._path(file_id).name}") from error
+
+    def truncate(self, file_id: int, size: int) -> None:
+        self._refuse_after_failure()
+        handle = self._open(file_id)
+        try:
+            os.ftruncate(handle.descriptor, size)
+        except OSError as error:
+            raise self._translated(error, f"cutting {self._path(file_id).name}") from error
+
+    def remove(self, file_id: int) -> None:
+        self._refuse_after_failure()
+        with self._lock:
+            self._handles.pop(file_id, None)
+        try:
+            self._path(file_id).unlink(missing_ok=True)
+        except OSError as error:
+            raise self._translated(error, f"removing {self._path(file_id).name}") from error
+
+    def free_bytes(self) -> tuple[int, int]:
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def close(self) -> None:
+        self._failure = self._failure or "the files are closed"
+        with self._lock:
+            self._handles.clear()
+
+    def _path(self, file_id: int) -> Path:
+        return self._directory / f"{file_id:012d}.journal"
+
+    def _open(self, file_id: int) -> _Handle:
+        with self._lock:
+            handle = self._handles.get(file_id)
+            if handle is not None:
+                self._handles.move_to_end(file_id)
+                return handle
+            try:
+                handle = _Handle(os.open(self._path(file_id), os.O_RDWR | os.O_CLOEXEC))
+            except FileNotFoundError:
+                raise FileMissing(f"file {file_id} does not exist") from None
+            except OSError as error:
+                raise self._translated(error, f"opening {self._path(file_id).name}") from error
+            self._remember(file_id, handle)
+            return handle
+
+    def _remember(self, file_id: int, handle: _Handle) -> None:
+        self._handles[file_id] = handle
+        while len(self._handles) > OPEN_FILES_MAX:
+            self._handles.popitem(last=False)
+
+    def _sync(self, handle: _Handle, name: str, call: Any) -> None:
+        try:
+            call(handle.descriptor)
+        except OSError as error:
+            raise self._failed(f"syncing {name}", error) from error
+
+    def _translated(self, error: OSError, doing: str) -> StorageFull | StorageFailed:
+        if error.errno in _NO_ROOM:
+            return StorageFull(f"{doing}: {error.strerror}; free some space on the disk of {self._directory}")
+        return self._failed(doing, error)
+
+    def _failed(self, doing: str, error: OSError) -> StorageFailed:
+        self._failure = (
+            f"{doing} failed: {error.strerror}; nobody knows what the disk has kept, so the broker stops. "
+            "Check the disk, then start the broker again"
+        )
+        return StorageFailed(self._failure)
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(descriptor, size)  # this file system cannot reserve: writes may find the disk full later
+
+
+def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes | memoryview]) -> None:
+    """Write the buffers one behind the other, whatever the system's bounds on one call are."""
+    waiting = list(buffers)
+    if len(waiting) > IOV_MAX:
+        step = -(-len(waiting) // IOV_MAX)
+        waiting = [b"".join(waiting[first : first + step]) for first in range(0, len(waiting), step)]
+    while waiting:
+        written = os.pwritev(descriptor, waiting, offset)
+        offset += written
+        done = 0
+        while done < len(waiting) and written >= len(waiting[done]):
+            written -= len(waiting[done])
+            done += 1
+        del waiting[:done]
+        if waiting and written:
+            waiting[0] = memoryview(waiting[0])[written:]
+
+
+class LmdbTable:
+    """Rows in LMDB. Every transaction is short, and every row is copied before it ends."""
+
+    def __init__(self, directory: Path | str) -> None:
+        self._environment = _open_environment(Path(directory))
+        self._directory = Path(directory)
+        self._failure: str | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        self._refuse_after_failure()
+        with self._environment.begin(buffers=False) as transaction:
+            return transaction.get(key)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows in order; each thousand come from one moment, and no transaction stays open between them."""
+        while True:
+            rows = self._rows(start, stop)
+            yield from rows
+            if len(rows) < SCAN_ROWS:
+                return
+            start = rows[-1][0] + b"\x00"
+
+    def _rows(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        self._refuse_after_failure()
+        rows: list[tuple[bytes, bytes]] = []
+        with self._environment.begin(buffers=False) as transaction, transaction.cursor() as cursor:
+            if not cursor.set_range(start):
+                return rows
+            for key, value in cursor.iternext(keys=True, values=True):
+                if key >= stop or len(rows) == SCAN_ROWS:
+                    break
+                rows.append((key, value))
+        return rows
+
+    def commit(self, puts: Mapping[bytes, bytes | None]) -> None:
+        self._refuse_after_failure()
+        try:
+            with self._environment.begin(write=True) as transaction:
+                for key in sorted(puts):
+                    value = puts[key]
+                    if value is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, value)
+        except lmdb.Error as error:
+            raise self._translated(error) from error
+
+    def close(self) -> None:
+        self._failure = self._failure or "the table is closed"
+        self._environment.close()
+
+    def _translated(self, error: lmdb.Error) -> StorageFull | StorageFailed:
+        if isinstance(error, lmdb.MapFullError) or error.code in _NO_ROOM:
+            return StorageFull(f"saving: {error}; free some space on the disk of {self._directory}")
+        self._failure = (
+            f"saving failed: {error}; nobody knows what the disk has kept, so the broker stops. "
+            "Check the disk, then start the broker again"
+        )
+        return StorageFailed(self._failure)
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            raise StorageFailed(self._failure)
+
+
+def _open_environment(directory: Path) -> lmdb.Environment:
+    """The environment, with the largest map that the address space takes; a map takes no room until it is used."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for map_bytes in MAP_BYTES[:-1]:
+        with suppress(lmdb.MemoryError):
+            return _open_with_map(directory, map_bytes)
+    return _open_with_map(directory, MAP_BYTES[-1])
+
+
+def _open_with_map(directory: Path, map_bytes: int) -> lmdb.Environment:
+    # lib_version is given because the package carries two file formats and its default may move.
+    return lmdb.open(str(directory), map_size=map_bytes, max_dbs=0, max_readers=512, readahead=False, lib_version=0)
