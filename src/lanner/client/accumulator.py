@@ -1,0 +1,414 @@
+"""What a producer holds: messages on their way into batches, batches on their way to the broker, and their fate.
+
+It knows lanes, sizes, sequences and what each error means for what was sent. It refuses to know sockets, tasks and
+clocks: `now_ms` comes in, parcels to send and fates to report go out, and the shell around it acts.
+
+Rules:
+- A parcel is what becomes one batch: one topic, partition, priority, delivery time, expiry and dedup id.
+- A sequence is given when a parcel is first sent, per (partition, priority), and never changes while the fate of that
+  sending is unknown. At most as many parcels of a lane are in flight as the broker remembers results, so a repeated
+  one is always recognised.
+- After a failure the lane first waits for the answers to everything it sent, then judges all of it at once and sends
+  what remains again in order: order within a lane holds, whatever fails.
+- A batch that was refused for certain leaves its sequence to the next one. When the fate of a batch cannot be known
+  any more (its deadline passed, the broker forgot the producer), the lane goes on under a new producer id, and
+  the messages concerned are reported as unknown, never silently repeated.
+- Memory is bounded: `buffered_bytes` counts every message until its fate is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from lanner import batch, limits
+from lanner.client.parcel import (
+    IDENTITY_LOST,
+    Fate,
+    Identity,
+    Lane,
+    Parcel,
+    Taken,
+    final_error,
+    identity_is_lost,
+    is_worth_repeating,
+    may_have_taken_effect,
+)
+from lanner.errors import DeadlineExceeded, LannerError
+
+BACKOFF_MS: Final = 20
+BACKOFF_MS_MAX: Final = 1_000
+MESSAGE_OVERHEAD_BYTES: Final = 16  # what a message takes in a batch beside its own bytes, rounded up
+
+
+class Chance(Protocol):
+    def random(self) -> float: ...
+
+
+class Accumulator:
+    """One mutator per event: `add`, `take`, `acknowledged`, `failed`, `expire`. Each returns what the shell must do."""
+
+    def __init__(
+        self,
+        *,
+        rng: Chance,
+        linger_ms: float = 0,
+        batch_bytes: int = 128 * limits.KIB,
+        batch_messages: int = 1_000,
+        buffer_bytes_max: int = 32 * limits.MIB,
+        inflight_max: int = limits.PRODUCER_RESULTS_KEPT,
+        timeout_ms: float = 30_000,
+        codec: batch.Codec = batch.Codec.NONE,
+        idempotent: bool = True,
+    ) -> None:
+        self.linger_ms = linger_ms
+        self.batch_bytes = batch_bytes
+        self.batch_messages = batch_messages
+        self.buffer_bytes_max = buffer_bytes_max
+        self.inflight_max = inflight_max
+        self.timeout_ms = timeout_ms
+        self.codec = codec
+        self.idempotent = idempotent
+        self.identity: Identity | None = None
+        self.buffered_bytes = 0
+        self.parcels = 0  # whose fate is not known yet
+        self._rng = rng
+        self._lanes: dict[tuple[str, int, int, bool], Lane] = {}
+        self._active: dict[Lane, None] = {}  # lanes with something to send, in the order they got it
+        self._waiting_identity = False
+
+    # ------------------------------------------------------------------ filling
+
+    @property
+    def full(self) -> bool:
+        return self.buffered_bytes >= self.buffer_bytes_max
+
+    @property
+    def needs_identity(self) -> bool:
+        """Something waits to be sent that needs a producer id, and there is none."""
+        return self.identity is None and self._waiting_identity
+
+    def lane(self, topic: str, partition: int, priority: int, sequenced: bool = True) -> Lane:
+        key = (topic, partition, priority, sequenced)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(topic, partition, priority, sequenced and self.idempotent)
+        return lane
+
+    def add(
+        self,
+        lane: Lane,
+        value: bytes,
+        key: bytes | None,
+        headers: Mapping[str, bytes] | None,
+        now_ms: float,
+        deliver_at_ms: int = 0,
+        expires_at_ms: int = 0,
+    ) -> Parcel:
+        """Put one message into the open parcel of its kind; its position is the last one of the parcel returned."""
+        size = len(value) + MESSAGE_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key) + MESSAGE_OVERHEAD_BYTES
+        if headers:
+            size += sum(map(len, headers)) + sum(map(len, headers.values())) + 8 * len(headers)
+        kind = (deliver_at_ms, expires_at_ms)
+        parcel = lane.opened.get(kind)
+        if parcel is None or parcel.size + size > self.batch_bytes:
+            if parcel is not None:
+                lane.sealed.append(lane.opened.pop(kind))
+            parcel = lane.opened[kind] = Parcel(lane, now_ms, deliver_at_ms, expires_at_ms)
+            self.parcels += 1
+            self._active[lane] = None
+        values = parcel.values
+        assert isinstance(values, list)
+        if key is not None or parcel.keys is not None:
+            _extend_column(parcel, "keys", len(values), key)
+        if headers or parcel.headers is not None:
+            _extend_column(parcel, "headers", len(values), headers)
+        values.append(value)
+        parcel.size += size
+        self.buffered_bytes += size
+        if len(values) >= self.batch_messages:
+            lane.sealed.append(lane.opened.pop(kind))
+        return parcel
+
+    def add_sealed(
+        self,
+        lane: Lane,
+        values: Sequence[bytes],
+        keys: Sequence[bytes | None] | None,
+        headers: Sequence[Mapping[str, bytes] | None] | None,
+        size: int,
+        now_ms: float,
+        deliver_at_ms: int = 0,
+        expires_at_ms: int = 0,
+        dedup_id: bytes = b"",
+    ) -> Parcel:
+        """Columns that are one batch as they stand. What was added to the lane before goes before."""
+        self._seal(lane)
+        parcel = Parcel(lane, now_ms, deliver_at_ms, expires_at_ms, dedup_id)
+        parcel.values, parcel.keys, parcel.headers, parcel.size = values, keys, headers, size
+        lane.sealed.append(parcel)
+        self.parcels += 1
+        self.buffered_bytes += size
+        self._active[lane] = None
+        return parcel
+
+    def seal_all(self) -> None:
+        """Stop lingering: whatever is held may go now."""
+        for lane in self._active:
+            self._seal(lane)
+
+    def _seal(self, lane: Lane) -> None:
+        lane.sealed.extend(lane.opened.values())
+        lane.opened.clear()
+
+    # ------------------------------------------------------------------ sending
+
+    def take(self, now_ms: float, count_max: int) -> Taken:
+        """The parcels to send now, in order, encoded and numbered; and those that cannot be encoded."""
+        taken = Taken([], [])
+        self._waiting_identity = False
+        for lane in list(self._active):
+            if len(taken.parcels) >= count_max:
+                break
+            if lane.resend:
+                if lane.unanswered or now_ms < lane.retry_at_ms:
+                    continue
+                lane.resend = False
+                for parcel in lane.flight:
+                    parcel.attempts += 1
+                lane.unanswered = len(lane.flight)
+                taken.parcels.extend(lane.flight)
+            if now_ms >= lane.retry_at_ms and not self._take_fresh(lane, now_ms, count_max, taken):
+                self._active.pop(lane, None)
+        return taken
+
+    def _take_fresh(self, lane: Lane, now_ms: float, count_max: int, taken: Taken) -> bool:
+        """Send what the lane's window allows. Returns whether the lane has to be looked at again by itself."""
+        while lane.sealed or lane.opened:
+            if len(lane.flight) >= self.inflight_max or len(taken.parcels) >= count_max:
+                return True
+            if not lane.sealed:
+                kind, parcel = next(iter(lane.opened.items()))
+                if now_ms < parcel.born_ms + self.linger_ms:
+                    return True
+                lane.sealed.append(lane.opened.pop(kind))
+            if lane.sequenced and lane.identity is None:
+                if self.identity is None:
+                    self._waiting_identity = True
+                    return True
+                lane.identity, lane.sequence = self.identity, 0
+            parcel = lane.sealed.popleft()
+            try:
+                self._number(parcel)
+            except LannerError as error:
+                parcel.error = error
+                self._settle(parcel)
+                taken.refused.append(Fate(parcel, error))
+                continue
+            parcel.attempts += 1
+            lane.flight.append(parcel)
+            lane.unanswered += 1
+            taken.parcels.append(parcel)
+        return False
+
+    def _number(self, parcel: Parcel) -> None:
+        lane = parcel.lane
+        identity = lane.identity if lane.sequenced else None
+        sequence = -1 if identity is None else lane.sequence
+        parcel.data = batch.encode(
+            parcel.values,
+            keys=parcel.keys,
+            headers=parcel.headers,
+            priority=lane.priority,
+            codec=self.codec,
+            producer_id=0 if identity is None else identity.producer_id,
+            producer_epoch=0 if identity is None else identity.epoch,
+            sequence=sequence,
+            deliver_at_ms=parcel.deliver_at_ms,
+            expires_at_ms=parcel.expires_at_ms,
+            dedup_id=parcel.dedup_id,
+        )
+        parcel.sequence = sequence
+        lane.sequence += 1  # only now: what could not be encoded has taken no number
+
+    def next_due_ms(self, now_ms: float) -> float | None:
+        """When `take` or `expire` may have something to do without a further event; None: nothing is held."""
+        due: float | None = None
+        for lane in self._active:
+            if lane.resend:
+                moment = lane.retry_at_ms if not lane.unanswered else now_ms + self.timeout_ms
+            elif len(lane.flight) >= self.inflight_max:
+                continue
+            elif lane.sealed:
+                moment = lane.retry_at_ms
+            else:
+                moment = min((one.born_ms + self.linger_ms for one in lane.opened.values()), default=now_ms)
+                moment = max(moment, lane.retry_at_ms)
+            due = moment if due is None else min(due, moment)
+        return due
+
+    # ------------------------------------------------------------------ what became of it
+
+    def acknowledged(
+        self, parcel: Parcel, base_offset: int, timestamp_ms: int, duplicate: bool, now_ms: float
+    ) -> list[Fate]:
+        """The broker has it. Its lane may now send more, or judge what failed around it."""
+        lane = parcel.lane
+        lane.unanswered -= 1
+        lane.flight.remove(parcel)
+        lane.failures = 0
+        parcel.base_offset = base_offset
+        parcel.timestamp_ms = timestamp_ms
+        parcel.duplicate = duplicate
+        parcel.error = None
+        self._settle(parcel)
+        if lane.resend and not lane.unanswered:
+            return self._judge(lane, now_ms)
+        if lane.sealed or lane.opened:
+            self._active[lane] = None
+        return []
+
+    def failed(self, parcel: Parcel, error: LannerError, now_ms: float, *, sent: bool = True) -> list[Fate]:
+        """The sending failed. Returns every parcel that has failed for good by it; the rest is sent again."""
+        lane = parcel.lane
+        lane.unanswered -= 1
+        parcel.error = error
+        if sent and may_have_taken_effect(error):
+            parcel.uncertain = True
+        if not lane.resend:
+            lane.resend = True
+            lane.failures += 1
+            backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(lane.failures - 1, 10))
+            lane.retry_at_ms = now_ms + backoff_ms * (0.5 + self._rng.random())
+        if error.retry_after_ms is not None:
+            lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, 10 * BACKOFF_MS_MAX))
+        self._active[lane] = None
+        return [] if lane.unanswered else self._judge(lane, now_ms)
+
+    def _judge(self, lane: Lane, now_ms: float) -> list[Fate]:
+        """Everything the lane sent is answered: decide what is sent again, what fails, and under which numbers."""
+        too_old_ms = now_ms - self.timeout_ms
+        flight = [parcel for parcel in lane.flight if parcel.error is not None]
+        assert len(flight) == len(lane.flight)
+        if lane.sequenced and identity_is_lost(flight, too_old_ms):
+            fates = self._start_anew(lane, too_old_ms)
+        else:
+            fates = self._keep_what_may_be_repeated(lane, too_old_ms)
+        for fate in fates:
+            fate.parcel.error = fate.error
+            self._settle(fate.parcel)
+        lane.resend = bool(lane.flight)
+        if not lane.resend:
+            if fates:
+                lane.retry_at_ms = 0.0  # the rest of the lane has not failed: it need not wait
+            if not (lane.sealed or lane.opened):
+                self._active.pop(lane, None)
+        return fates
+
+    def _keep_what_may_be_repeated(self, lane: Lane, too_old_ms: float) -> list[Fate]:
+        fates: list[Fate] = []
+        kept: list[Parcel] = []
+        renumbered: list[Parcel] = []
+        free_sequence = -1
+        for parcel in lane.flight:
+            assert parcel.error is not None
+            repeatable = is_worth_repeating(parcel.error) and (
+                lane.sequenced or parcel.dedup_id != b"" or not parcel.uncertain
+            )
+            if not repeatable or parcel.born_ms <= too_old_ms:
+                fates.append(Fate(parcel, final_error(parcel)))
+                if lane.sequenced and free_sequence < 0:
+                    free_sequence = parcel.sequence
+            elif free_sequence >= 0:
+                renumbered.append(parcel)  # it cannot have taken effect: the one before it never did
+            else:
+                kept.append(parcel)
+        lane.flight = kept
+        if free_sequence >= 0:
+            lane.sequence = free_sequence
+            self._return(lane, renumbered)
+        return fates
+
+    def _start_anew(self, lane: Lane, too_old_ms: float) -> list[Fate]:
+        """The numbering is lost. What surely had no effect goes out again under a new producer id."""
+        fates: list[Fate] = []
+        again: list[Parcel] = []
+        for parcel in lane.flight:
+            assert parcel.error is not None
+            if parcel.uncertain or parcel.born_ms <= too_old_ms:
+                fates.append(Fate(parcel, final_error(parcel)))
+            elif isinstance(parcel.error, IDENTITY_LOST) or is_worth_repeating(parcel.error):
+                again.append(parcel)
+            else:
+                fates.append(Fate(parcel, parcel.error))
+        if self.identity == lane.identity:
+            self.identity = None
+        lane.identity = None
+        lane.flight = []
+        self._return(lane, again)
+        return fates
+
+    def _return(self, lane: Lane, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            parcel.sequence, parcel.data, parcel.error, parcel.uncertain = -1, None, None, False
+        lane.sealed.extendleft(reversed(parcels))
+        if parcels:
+            self._active[lane] = None
+
+    def expire(self, now_ms: float) -> list[Fate]:
+        """What was never sent and has waited too long."""
+        too_old_ms = now_ms - self.timeout_ms
+        fates = []
+        for lane in list(self._active):
+            if lane.resend and not lane.unanswered and lane.flight[0].born_ms <= too_old_ms:
+                fates += self._judge(lane, now_ms)
+            overdue = [parcel for parcel in lane.sealed if parcel.born_ms <= too_old_ms]
+            overdue += [parcel for parcel in lane.opened.values() if parcel.born_ms <= too_old_ms]
+            for parcel in overdue:
+                if parcel in lane.sealed:
+                    lane.sealed.remove(parcel)
+                else:
+                    del lane.opened[parcel.deliver_at_ms, parcel.expires_at_ms]
+                error = DeadlineExceeded("the broker could not be reached in time; the message was not sent")
+                parcel.error = error
+                self._settle(parcel)
+                fates.append(Fate(parcel, error))
+        return fates
+
+    def abandon(self, error: LannerError) -> list[Fate]:
+        """The producer ends: everything still held has failed."""
+        fates = []
+        for lane in self._lanes.values():
+            held = [*lane.flight, *lane.sealed, *lane.opened.values()]
+            lane.flight, lane.unanswered, lane.resend = [], 0, False
+            lane.sealed.clear()
+            lane.opened.clear()
+            for parcel in held:
+                parcel.error = error
+                self._settle(parcel)
+                fates.append(Fate(parcel, error))
+        self._active.clear()
+        return fates
+
+    def wake(self) -> None:
+        """The broker can be reached again: what waited for a retry need not wait longer."""
+        for lane in self._active:
+            lane.retry_at_ms = 0.0
+            lane.failures = 0
+
+    def _settle(self, parcel: Parcel) -> None:
+        parcel.settled = True
+        parcel.data = None
+        self.parcels -= 1
+        self.buffered_bytes -= parcel.size
+
+
+def _extend_column(parcel: Parcel, name: str, count: int, item: Any) -> None:
+    """Append to a column that exists only once one message needs it."""
+    column = getattr(parcel, name)
+    if column is None:
+        column = [None] * count
+        setattr(parcel, name, column)
+    column.append(item)

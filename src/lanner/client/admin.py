@@ -1,0 +1,259 @@
+"""Topics, groups, dead letters: what an operator or a setup script asks. Results are the protocol's own structs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from lanner.batch import decode
+from lanner.client.intake import moment_ms
+from lanner.client.routing import Routing
+from lanner.client.session import Session
+from lanner.errors import TopicExists, ValidationError
+from lanner.model import Message, TopicSettings, check_name
+from lanner.wire.messages import (
+    AlterTopic,
+    Command,
+    Commit,
+    Committed,
+    CommittedReply,
+    CountReply,
+    CreateTopic,
+    DeadChoice,
+    DeadLetter,
+    DeadLetters,
+    Empty,
+    GroupDescription,
+    GroupName,
+    GroupsReply,
+    ListDead,
+    Metadata,
+    MetadataReply,
+    Offsets,
+    OffsetsReply,
+    PartitionOffsets,
+    Peek,
+    Peeked,
+    Seek,
+    TopicDescription,
+    TopicName,
+)
+
+
+class DeadMessage(NamedTuple):
+    """A dead letter: the message as it was sent, and why it is parked."""
+
+    message: Message | None  # None: its bytes cannot be read any more
+    partition: int
+    offset: int
+    priority: int
+    attempts: int
+    reason: str
+    died_ms: int
+
+
+class DeadMessages(NamedTuple):
+    letters: list[DeadMessage]
+    total: int  # of the group, not only of those listed
+
+
+class Admin:
+    """Reached as `queue.admin`."""
+
+    def __init__(self, session: Session, routing: Routing) -> None:
+        self._session = session
+        self._routing = routing
+
+    async def ping(self) -> None:
+        """Return when the broker has answered."""
+        await self._session.request(Command.PING, Empty(), Empty)
+
+    async def cluster(self) -> MetadataReply:
+        """The cluster's id, its brokers, and every topic with its partitions."""
+        reply, _ = await self._session.request(Command.METADATA, Metadata(), MetadataReply)
+        return reply
+
+    # ------------------------------------------------------------------ topics
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(topic.name for topic in (await self.cluster()).topics)
+
+    async def create_topic(self, name: str, *, exist_ok: bool = False, **settings: Any) -> TopicDescription:
+        """Make a topic; settings by name, such as partitions=3 or retention="acked"."""
+        TopicSettings.from_dict(settings)  # refuses here, with a traceback that helps
+        request = CreateTopic(check_name(name, "topic"), settings)
+        try:
+            reply, _ = await self._session.request(Command.CREATE_TOPIC, request, TopicDescription, repeatable=False)
+        except TopicExists:
+            if not exist_ok:
+                raise
+            return await self.describe(name)
+        self._routing.forget(name)
+        return reply
+
+    async def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
+        """Change settings; they hold from the next decision on. Partitions can only grow."""
+        request = AlterTopic(check_name(name, "topic"), settings)
+        reply, _ = await self._session.request(Command.ALTER_TOPIC, request, TopicDescription)
+        self._routing.forget(name)
+        return reply
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with everything in it."""
+        request = TopicName(check_name(name, "topic"))
+        await self._session.request(Command.DELETE_TOPIC, request, Empty, repeatable=False)
+        self._routing.forget(name)
+
+    async def describe(self, name: str) -> TopicDescription:
+        """Settings and partitions of a topic, with offsets, bytes and depth by priority."""
+        request = TopicName(check_name(name, "topic"))
+        reply, _ = await self._session.request(Command.DESCRIBE_TOPIC, request, TopicDescription)
+        return reply
+
+    async def offsets(self, topic: str, time: int | datetime | None = None) -> list[PartitionOffsets]:
+        """First and end offset of each partition; with a time also the first offset appended at or after it."""
+        time_ms = -1 if time is None else moment_ms(time, "time")
+        request = Offsets(check_name(topic, "topic"), time_ms)
+        reply, _ = await self._session.request(Command.OFFSETS, request, OffsetsReply)
+        return reply.partitions
+
+    async def peek(
+        self, topic: str, max_messages: int = 10, *, partition: int | None = None, offset: int = 0
+    ) -> list[Message]:
+        """Look without leasing: the most urgent first among what is at or after the offset."""
+        request = Peek(check_name(topic, "topic"), partition, offset, max_messages)
+        reply, _ = await self._session.request(Command.PEEK, request, Peeked)
+        return [
+            Message(
+                topic,
+                found.partition,
+                found.offset,
+                found.value,
+                found.key,
+                found.headers,
+                found.priority,
+                found.append_ms,
+                found.producer_timestamp_ms,
+                found.deliver_at_ms,
+                found.expires_at_ms,
+            )
+            for found in reply.messages
+        ]
+
+    # ------------------------------------------------------------------ groups
+
+    async def groups(self, topic: str) -> list[str]:
+        request = TopicName(check_name(topic, "topic"))
+        reply, _ = await self._session.request(Command.LIST_GROUPS, request, GroupsReply)
+        return reply.groups
+
+    async def group(self, topic: str, group: str) -> GroupDescription:
+        """A group's progress on each partition: lag, ready, leased, waiting, dead, depth by priority, oldest."""
+        reply, _ = await self._session.request(Command.DESCRIBE_GROUP, _group_name(topic, group), GroupDescription)
+        return reply
+
+    async def drop_group(self, topic: str, group: str) -> None:
+        """Forget a group and its progress."""
+        await self._session.request(Command.DROP_GROUP, _group_name(topic, group), Empty, repeatable=False)
+
+    async def seek(
+        self,
+        topic: str,
+        group: str,
+        *,
+        to: str | None = None,
+        offsets: Mapping[int, int] | None = None,
+        time: int | datetime | None = None,
+    ) -> None:
+        """Move a group: to "earliest" or "latest", to offsets by partition, or to a time. Its leases there end."""
+        if sum(choice is not None for choice in (to, offsets, time)) != 1:
+            raise ValidationError("give exactly one of to, offsets and time", field="to")
+        name = _group_name(topic, group)
+        request = Seek(
+            name.topic,
+            name.group,
+            None if offsets is None else dict(offsets),
+            None if time is None else moment_ms(time, "time"),
+            to,
+        )
+        await self._session.request(Command.SEEK, request, Empty)
+
+    async def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Set a stream group's next offsets."""
+        name = _group_name(topic, group)
+        await self._session.request(Command.COMMIT, Commit(name.group, name.topic, dict(offsets)), Empty)
+
+    async def committed(self, topic: str, group: str) -> dict[int, int]:
+        """A stream group's next offsets; partitions without a commit are absent."""
+        name = _group_name(topic, group)
+        reply, _ = await self._session.request(Command.COMMITTED, Committed(name.group, name.topic), CommittedReply)
+        return reply.offsets
+
+    # ------------------------------------------------------------------ dead letters
+
+    async def dead_letters(
+        self, topic: str, group: str, *, partition: int | None = None, start_offset: int = 0, limit: int = 100
+    ) -> DeadMessages:
+        """A group's dead letters with their messages, by partition and offset."""
+        name = _group_name(topic, group)
+        request = ListDead(name.topic, name.group, partition, start_offset, limit)
+        reply, bulk = await self._session.request(Command.LIST_DEAD, request, DeadLetters)
+        letters = []
+        position = 0
+        for letter in reply.letters:
+            letters.append(_dead_message(topic, letter, bulk[position : position + letter.size]))
+            position += letter.size
+        return DeadMessages(letters, reply.total)
+
+    async def redrive(
+        self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
+    ) -> int:
+        """Deliver dead letters again, with the priority they have; how many."""
+        return await self._choose_dead(Command.REDRIVE, topic, group, partition, offsets)
+
+    async def discard(
+        self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
+    ) -> int:
+        """Settle dead letters for good; how many."""
+        return await self._choose_dead(Command.DISCARD, topic, group, partition, offsets)
+
+    async def _choose_dead(
+        self, command: Command, topic: str, group: str, partition: int | None, offsets: Sequence[int] | None
+    ) -> int:
+        if offsets is not None and partition is None:
+            raise ValidationError("offsets are of one partition: say which", field="partition")
+        name = _group_name(topic, group)
+        request = DeadChoice(name.topic, name.group, partition, None if offsets is None else list(offsets))
+        reply, _ = await self._session.request(command, request, CountReply, repeatable=False)
+        return reply.count
+
+
+def _group_name(topic: str, group: str) -> GroupName:
+    return GroupName(check_name(topic, "topic"), check_name(group, "group"))
+
+
+def _dead_message(topic: str, letter: DeadLetter, data: memoryview) -> DeadMessage:
+    message: Message | None = None
+    if letter.size:
+        batch = decode(data)
+        batch.verify_messages()
+        timestamps = batch.timestamps()
+        message = Message(
+            topic,
+            letter.partition,
+            letter.offset,
+            batch.values()[0],
+            batch.keys()[0],
+            batch.headers()[0],
+            letter.priority,
+            letter.append_ms,
+            None if timestamps is None else timestamps[0],
+            batch.header.deliver_at_ms,
+            batch.header.expires_at_ms,
+            letter.attempts,
+        )
+    return DeadMessage(
+        message, letter.partition, letter.offset, letter.priority, letter.attempts, letter.reason, letter.died_ms
+    )

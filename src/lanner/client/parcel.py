@@ -1,0 +1,174 @@
+"""What a producer's messages travel in, and what an error means for them.
+
+A parcel is what becomes one batch; a lane is one priority of one partition, as one producer fills it. The questions at
+the end are the whole of what the client believes about errors: whether a sending may have taken effect, whether it is
+worth repeating, whether the numbering of a lane still holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from lanner.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    LannerError,
+    Overloaded,
+    ProducerFenced,
+    ProducerUnknown,
+    SequenceGap,
+    ServerError,
+    StorageFull,
+    TopicFull,
+)
+
+REFUSED_FOR_CERTAIN: Final = (Overloaded, StorageFull, TopicFull, SequenceGap)  # retryable, surely without effect
+IDENTITY_LOST: Final = (ProducerUnknown, ProducerFenced)
+
+
+class Identity(NamedTuple):
+    """The producer id under which batches are numbered."""
+
+    producer_id: int
+    epoch: int
+
+
+class Parcel:
+    """The messages of one batch as columns, and what is known of their fate."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "born_ms",
+        "data",
+        "dedup_id",
+        "deliver_at_ms",
+        "duplicate",
+        "error",
+        "expires_at_ms",
+        "headers",
+        "keys",
+        "lane",
+        "observed",
+        "sequence",
+        "settled",
+        "size",
+        "timestamp_ms",
+        "uncertain",
+        "values",
+        "waiters",
+    )
+
+    def __init__(
+        self, lane: Lane, born_ms: float, deliver_at_ms: int = 0, expires_at_ms: int = 0, dedup_id: bytes = b""
+    ) -> None:
+        self.lane = lane
+        self.born_ms = born_ms
+        self.deliver_at_ms = deliver_at_ms
+        self.expires_at_ms = expires_at_ms
+        self.dedup_id = dedup_id
+        self.values: Sequence[bytes] = []
+        self.keys: Sequence[bytes | None] | None = None
+        self.headers: Sequence[Mapping[str, bytes] | None] | None = None
+        self.size = 0
+        self.data: bytes | None = None  # encoded at the first sending, kept for the next
+        self.sequence = -1
+        self.attempts = 0
+        self.uncertain = False  # some sending of it may have taken effect
+        self.error: LannerError | None = None  # of the last sending; the fate once settled
+        self.settled = False
+        self.base_offset = -1
+        self.timestamp_ms = 0
+        self.duplicate = False
+        self.waiters: list[Any] = []  # the shell's; opaque here
+        self.observed = False  # somebody looks at its fate
+
+
+class Lane:
+    """One priority of one partition, as one producer fills it."""
+
+    __slots__ = (
+        "failures",
+        "flight",
+        "identity",
+        "opened",
+        "partition",
+        "priority",
+        "resend",
+        "retry_at_ms",
+        "sealed",
+        "sequence",
+        "sequenced",
+        "topic",
+        "unanswered",
+    )
+
+    def __init__(self, topic: str, partition: int, priority: int, sequenced: bool) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.priority = priority
+        self.sequenced = sequenced
+        self.identity: Identity | None = None  # taken over at the next first sending
+        self.sequence = 0  # of the next parcel
+        self.opened: dict[tuple[int, int], Parcel] = {}  # still growing, by (deliver_at_ms, expires_at_ms)
+        self.sealed: deque[Parcel] = deque()
+        self.flight: list[Parcel] = []  # sent, fate unknown, in the order of their sequences
+        self.unanswered = 0  # of those: how many still wait for the broker's answer
+        self.resend = False  # flight holds parcels to send again
+        self.retry_at_ms = 0.0
+        self.failures = 0  # in a row
+
+
+class Fate(NamedTuple):
+    """A parcel that has failed for good, and why."""
+
+    parcel: Parcel
+    error: LannerError
+
+
+class Taken(NamedTuple):
+    """What `take` hands out."""
+
+    parcels: list[Parcel]
+    refused: list[Fate]
+
+
+def may_have_taken_effect(error: LannerError) -> bool:
+    if isinstance(error, REFUSED_FOR_CERTAIN):
+        return False
+    return error.retryable or isinstance(error, ServerError) or type(error) is LannerError
+
+
+def is_worth_repeating(error: LannerError) -> bool:
+    """A full topic rejects at once: that is its owner's choice, and waiting is the caller's."""
+    if isinstance(error, TopicFull):
+        return False
+    return error.retryable or type(error) in (ServerError, LannerError)
+
+
+def identity_is_lost(flight: Sequence[Parcel], too_old_ms: float) -> bool:
+    for position, parcel in enumerate(flight):
+        if isinstance(parcel.error, IDENTITY_LOST):
+            return True
+        if position == 0 and isinstance(parcel.error, SequenceGap):
+            return True  # the broker misses something that it has confirmed
+        if parcel.uncertain and (parcel.born_ms <= too_old_ms or not is_worth_repeating(parcel.error or _NO_ERROR)):
+            return True
+    return False
+
+
+def final_error(parcel: Parcel) -> LannerError:
+    error = parcel.error or _NO_ERROR
+    if not parcel.uncertain:
+        return error
+    return DeadlineExceeded(
+        f"it is not known whether the broker took these messages: {error.message}",
+        cause=error.name,
+        topic=parcel.lane.topic,
+        partition=parcel.lane.partition,
+    )
+
+
+_NO_ERROR: Final = ConnectionLost()

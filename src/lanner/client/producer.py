@@ -1,0 +1,533 @@
+"""The producer: takes messages, sends batches, and tells each message's fate.
+
+The shell around the accumulator: it moves parcels onto the link and answers back into it, keeps the one timer, opens
+producer ids. It decides nothing about order, numbers or retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from lanner import limits
+from lanner.batch import Codec
+from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator
+from lanner.client.intake import (
+    Moment,
+    Text,
+    check_bound,
+    checked_column,
+    column_bytes,
+    dedup_bytes,
+    deliver_moment,
+    expiry_moment,
+    header_map,
+    key_bytes,
+    split_by_size,
+    value_bytes,
+)
+from lanner.client.parcel import Fate, Identity, Lane, Parcel
+from lanner.client.receipts import Placed, Receipt, Receipts, receipt_of
+from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
+from lanner.client.session import Outcome, Session
+from lanner.errors import (
+    LannerError,
+    NotFoundError,
+    Overloaded,
+    ServiceUnavailable,
+    ValidationError,
+)
+from lanner.model import PRIORITY_NORMAL, parse_priority
+from lanner.wire.messages import Command, Empty, ProducerOpened, Publish
+
+_CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+_TICK_S: Final = 0.25  # how often deadlines are looked at while the broker cannot be reached
+_NORMAL: Final = ("normal", PRIORITY_NORMAL)
+UNROUTED_MAX: Final = 100_000  # messages that wait for their topic's first lookup
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Sending:
+    """The fate of one message, as an awaitable: `await` gives its Receipt or raises why it failed."""
+
+    __slots__ = ("_parcel", "_position", "_producer")
+
+    def __init__(self, producer: Producer, parcel: Parcel | None, position: int) -> None:
+        self._producer = producer
+        self._parcel = parcel
+        self._position = position
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        if self._parcel is None:
+            yield from self._producer._wait_until_routed(self).__await__()
+        parcel = self._parcel
+        assert parcel is not None
+        if not parcel.settled:
+            parcel.observed = True
+            waiter = self._producer._loop.create_future()
+            parcel.waiters.append(waiter)
+            yield from waiter
+        return receipt_of(parcel, self._position)
+
+    def done(self) -> bool:
+        """Whether the fate is known."""
+        return self._parcel is not None and self._parcel.settled
+
+
+class Producer:
+    """Batches by partition and priority, keeps several in flight, repeats safely. `async with` flushes at the end."""
+
+    def __init__(
+        self,
+        session: Session,
+        routing: Routing,
+        *,
+        linger_ms: float = 5,
+        batch_bytes: int = 128 * limits.KIB,
+        batch_messages: int = 1_000,
+        buffer_bytes_max: int = 32 * limits.MIB,
+        codec: str = "none",
+        idempotent: bool = True,
+        timeout_ms: float | None = None,
+    ) -> None:
+        if codec not in _CODECS:
+            raise ValidationError(f"codec {codec!r} is not known: choose one of {', '.join(_CODECS)}", field="codec")
+        check_bound("linger_ms", linger_ms, 0, 60_000)
+        check_bound("batch_bytes", batch_bytes, 1, limits.BATCH_BYTES_MAX // 2)
+        check_bound("batch_messages", batch_messages, 1, limits.BATCH_MESSAGES_MAX)
+        check_bound("buffer_bytes_max", buffer_bytes_max, 1, limits.GIB)
+        self._session = session
+        self._routing = routing
+        self._loop = asyncio.get_running_loop()
+        self._held = Accumulator(
+            rng=random,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            batch_messages=batch_messages,
+            buffer_bytes_max=buffer_bytes_max,
+            timeout_ms=session.timeout_ms if timeout_ms is None else timeout_ms,
+            codec=_CODECS[codec],
+            idempotent=idempotent,
+        )
+        self._linger_ms = linger_ms
+        self._round: dict[tuple[str, int], Lane] = {}  # where messages without a key go at present
+        self._unrouted: dict[str, list[tuple[Sending, Callable[[Route], tuple[Parcel, int]]]]] = {}
+        self._unrouted_count = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._opening: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._flush_waiters: list[asyncio.Future[None]] = []
+        self._unobserved: LannerError | None = None
+        self._closed = False
+        session.on_up.append(self._wake)
+
+    # ------------------------------------------------------------------ sending
+
+    @property
+    def full(self) -> bool:
+        """The buffer is at its bound: `send` refuses until there is `room()`."""
+        return self._held.full or self._unrouted_count >= UNROUTED_MAX
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._held.buffered_bytes
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    async def room(self) -> None:
+        """Return as soon as `send` would take a message."""
+        while self.full:
+            self._check_open()
+            self._held.seal_all()
+            self._schedule()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+
+    def send(
+        self,
+        topic: str,
+        value: Text,
+        *,
+        key: Text | None = None,
+        headers: Mapping[str, Text] | None = None,
+        priority: int | str = PRIORITY_NORMAL,
+        partition: int | None = None,
+        delay_ms: float | None = None,
+        deliver_at: Moment | None = None,
+        ttl_ms: float | None = None,
+        expires_at: Moment | None = None,
+        dedup_id: Text | None = None,
+    ) -> Sending:
+        """Take one message. Await what is returned for its fate, or forget it and let `flush` tell of failures.
+
+        Raises Overloaded while the buffer is full: `await producer.room()` first.
+        """
+        if self._held.full or self._closed:
+            self._refuse()
+        if type(value) is not bytes or len(value) > limits.MESSAGE_BYTES_MAX:
+            value = value_bytes(value)
+        if priority not in _NORMAL:
+            priority = parse_priority(priority)
+        else:
+            priority = PRIORITY_NORMAL
+        if key is not None:
+            key = key_bytes(key)
+        maps = header_map(headers) if headers else None
+        deliver_at_ms = expires_at_ms = 0
+        if delay_ms is not None or deliver_at is not None:
+            deliver_at_ms = deliver_moment(delay_ms, deliver_at, wall_clock_ms)
+        if ttl_ms is not None or expires_at is not None:
+            expires_at_ms = expiry_moment(ttl_ms, expires_at, wall_clock_ms)
+        dedup = b"" if dedup_id is None else dedup_bytes(dedup_id)
+        route = self._routing.known(topic)
+        if route is None:
+            place = partial(self._place, value, key, maps, priority, partition, deliver_at_ms, expires_at_ms, dedup)
+            return self._send_unrouted(topic, place)
+        parcel, position = self._place(
+            value,
+            key,
+            maps,
+            priority,
+            partition,
+            deliver_at_ms,
+            expires_at_ms,
+            dedup,
+            route,
+        )
+        return Sending(self, parcel, position)
+
+    async def publish(self, topic: str, value: Text, **options: Any) -> Receipt:
+        """Send one message and wait for its receipt; waits for room first."""
+        if self.full:
+            await self.room()
+        return await self.send(topic, value, **options)
+
+    def _place(
+        self,
+        value: bytes,
+        key: bytes | None,
+        headers: dict[str, bytes] | None,
+        priority: int,
+        partition: int | None,
+        deliver_at_ms: int,
+        expires_at_ms: int,
+        dedup_id: bytes,
+        route: Route,
+    ) -> tuple[Parcel, int]:
+        """Put a checked message where it belongs; the parcel it went into, and its position there."""
+        held = self._held
+        now_ms = self._loop.time() * 1000
+        if partition is None and key is None and not dedup_id:
+            lane = self._round_lane(route, priority)
+        else:
+            chosen = choose_partition(route, partition, key, dedup_id)
+            assert chosen is not None
+            lane = held.lane(route.topic, chosen, priority, not dedup_id)
+        if dedup_id:  # the id is of the batch: such a message travels alone, and needs no sequence
+            size = len(value) + MESSAGE_OVERHEAD_BYTES
+            parcel = held.add_sealed(
+                lane, [value], [key], [headers], size, now_ms, deliver_at_ms, expires_at_ms, dedup_id
+            )
+        else:
+            parcel = held.add(lane, value, key, headers, now_ms, deliver_at_ms, expires_at_ms)
+        if not self._scheduled:
+            if self._linger_ms == 0 or lane.sealed:
+                self._schedule()
+            elif self._timer is None:
+                self._timer = self._loop.call_later(self._linger_ms / 1000, self._pump)
+        return parcel, len(parcel.values) - 1
+
+    def _round_lane(self, route: Route, priority: int) -> Lane:
+        """Round robin by batch: stay while a batch is open, then go on to the next partition."""
+        lane = self._round.get((route.topic, priority))
+        if lane is not None and lane.opened:
+            return lane
+        following = random.randrange(route.partitions) if lane is None else (lane.partition + 1) % route.partitions
+        lane = self._round[route.topic, priority] = self._held.lane(route.topic, following, priority)
+        return lane
+
+    # ------------------------------------------------------------------ many at once
+
+    async def publish_many(
+        self,
+        topic: str,
+        values: Sequence[Text],
+        *,
+        keys: Sequence[Text | None] | None = None,
+        headers: Sequence[Mapping[str, Text] | None] | None = None,
+        priority: int | str = PRIORITY_NORMAL,
+        partition: int | None = None,
+        delay_ms: float | None = None,
+        deliver_at: Moment | None = None,
+        ttl_ms: float | None = None,
+        expires_at: Moment | None = None,
+        return_errors: bool = False,
+    ) -> Receipts:
+        """Send columns of messages and wait for all of them.
+
+        When some fail, the first error is raised once the fate of all is known; with `return_errors` the receipts
+        tell instead (`Receipts.fates`).
+        """
+        self._check_open()
+        column = column_bytes(values)
+        count = len(column)
+        key_column = checked_column("keys", keys, count, key_bytes)
+        header_column = checked_column("headers", headers, count, header_map)
+        lane_number = parse_priority(priority)
+        deliver_at_ms = deliver_moment(delay_ms, deliver_at, wall_clock_ms)
+        expires_at_ms = expiry_moment(ttl_ms, expires_at, wall_clock_ms)
+        route = self._routing.known(topic) or await self._routing.route(topic, create=True)
+        placed: list[Placed] = []
+        for chosen, places in divide_by_key(route, partition, key_column, count):
+            part = column if places is None else [column[place] for place in places]
+            lengths = list(map(len, part))
+            for start, stop in split_by_size(lengths, self._held.batch_bytes, self._held.batch_messages):
+                while self.full:
+                    await self.room()
+                if chosen is None:
+                    lane = self._round_lane(route, lane_number)
+                else:
+                    lane = self._held.lane(topic, chosen, lane_number)
+                indexes = range(start, stop) if places is None else places[start:stop]
+                parcel = self._held.add_sealed(
+                    lane,
+                    part[start:stop],
+                    None if key_column is None else [key_column[place] for place in indexes],
+                    None if header_column is None else [header_column[place] for place in indexes],
+                    sum(lengths[start:stop]) + MESSAGE_OVERHEAD_BYTES * (stop - start),
+                    self._loop.time() * 1000,
+                    deliver_at_ms,
+                    expires_at_ms,
+                )
+                parcel.observed = True
+                placed.append(Placed(parcel, indexes))
+                self._schedule()
+        await self._wait_for(parcel for parcel, _ in placed)
+        receipts = Receipts(placed, count)
+        if receipts.error is not None and not return_errors:
+            raise type(receipts.error)(
+                f"{receipts.failed} of {count} messages failed: {receipts.error.message}", **receipts.error.details
+            )
+        return receipts
+
+    async def _wait_for(self, parcels: Iterable[Parcel]) -> None:
+        for parcel in parcels:
+            if not parcel.settled:
+                waiter = self._loop.create_future()
+                parcel.waiters.append(waiter)
+                await waiter
+
+    # ------------------------------------------------------------------ topics not looked up yet
+
+    def _send_unrouted(self, topic: str, place: Callable[[Route], tuple[Parcel, int]]) -> Sending:
+        sending = Sending(self, None, 0)
+        waiting = self._unrouted.get(topic)
+        if waiting is None:
+            waiting = self._unrouted[topic] = []
+            self._start(self._find_route(topic))
+        waiting.append((sending, place))
+        self._unrouted_count += 1
+        return sending
+
+    async def _find_route(self, topic: str) -> None:
+        error: LannerError | None = None
+        route: Route | None = None
+        try:
+            route = await self._routing.route(topic, create=True)
+        except LannerError as caught:
+            error = caught
+        waiting = self._unrouted.pop(topic, [])
+        self._unrouted_count -= len(waiting)
+        for sending, place in waiting:
+            try:
+                if route is None:
+                    raise error or ServiceUnavailable()
+                sending._parcel, sending._position = place(route)
+            except LannerError as caught:
+                parcel = Parcel(Lane(topic, -1, PRIORITY_NORMAL, False), 0.0)
+                parcel.settled, parcel.error = True, caught
+                sending._parcel = parcel
+                self._unobserved = self._unobserved or caught
+        self._notify(self._room_waiters)
+        if not self._held.parcels and not self._unrouted:
+            self._notify(self._flush_waiters)
+
+    async def _wait_until_routed(self, sending: Sending) -> None:
+        while sending._parcel is None:
+            self._check_open()
+            tasks = list(self._tasks)
+            if tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if sending._parcel.settled and sending._parcel.error is self._unobserved:
+            self._unobserved = None
+
+    # ------------------------------------------------------------------ the pump
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _wake(self) -> None:
+        self._held.wake()
+        self._schedule()
+
+    def _pump(self) -> None:
+        """Send what may go, then set the timer for what may go later."""
+        self._scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        held = self._held
+        now_ms = self._loop.time() * 1000
+        room = self._session.room
+        if room > 0:
+            taken = held.take(now_ms, room)
+            for parcel in taken.parcels:
+                assert parcel.data is not None
+                self._session.call(
+                    Command.PUBLISH,
+                    Publish(parcel.lane.topic, parcel.lane.partition),
+                    (parcel.data,),
+                    partial(self._answered, parcel),
+                )
+            self._report(taken.refused)
+            if held.needs_identity and self._opening is None:
+                self._opening = self._start(self._open_identity())
+            due_ms = held.next_due_ms(now_ms)
+        else:
+            due_ms = now_ms + _TICK_S * 1000 if held.parcels else None
+        if due_ms is not None and held.parcels:
+            if due_ms - now_ms >= held.timeout_ms or not self._session.is_up:
+                self._report(held.expire(now_ms))
+            delay_s = min(max(due_ms - now_ms, 1.0) / 1000, _TICK_S)
+            self._timer = self._loop.call_later(delay_s, self._pump)
+
+    def _answered(self, parcel: Parcel, outcome: Outcome) -> None:
+        now_ms = self._loop.time() * 1000
+        if parcel.settled:
+            return
+        if isinstance(outcome, LannerError):
+            if isinstance(outcome, NotFoundError):
+                self._routing.forget(parcel.lane.topic)
+            fates = self._held.failed(parcel, outcome, now_ms, sent=outcome.details.get("sent", True))
+        else:
+            published = outcome.control
+            fates = self._held.acknowledged(
+                parcel, published.base_offset, published.append_ms, published.duplicate, now_ms
+            )
+            self._finish(parcel)
+        if fates:
+            self._report(fates)
+        if self._held.parcels and not self._scheduled:
+            self._schedule()
+
+    def _report(self, fates: Sequence[Fate]) -> None:
+        for parcel, error in fates:
+            if not parcel.observed:
+                self._unobserved = self._unobserved or error
+            self._finish(parcel)
+
+    def _finish(self, parcel: Parcel) -> None:
+        for waiter in parcel.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        parcel.waiters = []
+        if self._room_waiters and not self._held.full:
+            self._notify(self._room_waiters)
+        if self._flush_waiters and not self._held.parcels and not self._unrouted:
+            self._notify(self._flush_waiters)
+
+    async def _open_identity(self) -> None:
+        """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
+        try:
+            opened, _ = await self._session.request(Command.OPEN_PRODUCER, Empty(), ProducerOpened)
+            self._held.identity = Identity(opened.producer_id, opened.epoch)
+        except LannerError:
+            await asyncio.sleep(_TICK_S)
+            self._report(self._held.expire(self._loop.time() * 1000))
+        finally:
+            self._opening = None
+            self._schedule()
+
+    # ------------------------------------------------------------------ ending
+
+    async def flush(self) -> None:
+        """Send everything now and wait until each fate is known. Raises the first failure nobody awaited."""
+        while self._held.parcels or self._unrouted:
+            self._held.seal_all()
+            self._schedule()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._flush_waiters.append(waiter)
+            await waiter
+        error, self._unobserved = self._unobserved, None
+        if error is not None:
+            raise type(error)(error.message, **error.details)
+
+    async def close(self) -> None:
+        """Flush, then end."""
+        try:
+            if not self._closed:
+                await self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """End at once: what is not confirmed yet is reported as failed, though the broker may still get it."""
+        self._closed = True
+        if self._wake in self._session.on_up:
+            self._session.on_up.remove(self._wake)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in self._tasks:
+            task.cancel()
+        self._report(self._held.abandon(ServiceUnavailable("the producer was closed before the broker confirmed")))
+        self._notify(self._room_waiters)
+        self._notify(self._flush_waiters)
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is None or issubclass(kind, Exception):
+            await self.close()
+        else:
+            self.abandon()
+
+    # ------------------------------------------------------------------ small things
+
+    def _start(self, work: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _notify(self, waiters: list[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        waiters.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServiceUnavailable("the producer is closed: make a new one with queue.producer()")
+
+    def _refuse(self) -> None:
+        self._check_open()
+        raise Overloaded(
+            f"the producer holds {self._held.buffered_bytes} bytes that are not confirmed yet: "
+            "await producer.room() before sending more, or give it a larger buffer_bytes_max"
+        )

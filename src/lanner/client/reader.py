@@ -1,0 +1,332 @@
+"""The stream reader: stored batches in offset order, over several partitions at once.
+
+For each partition one page is read ahead while another is worked through, so the network never waits for the
+application nor the other way round; memory is bounded by that. A page that ends at the end of the log waits there for
+more. Retention may take messages before they are read: the reader goes on behind the hole and reports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from lanner import limits
+from lanner.client.intake import moment_ms
+from lanner.client.routing import Routing, choose_partition
+from lanner.client.session import Outcome, Session
+from lanner.client.stream import Hole, Page, ReadBatch, read_page
+from lanner.errors import LannerError, ServiceUnavailable, ValidationError
+from lanner.model import Message, check_name
+from lanner.wire.messages import (
+    Command,
+    Commit,
+    Committed,
+    CommittedReply,
+    Empty,
+    Fetch,
+    Offsets,
+    OffsetsReply,
+    PartitionOffsets,
+)
+
+PAGES_AHEAD: Final = 2
+HOLES_KEPT: Final = 1_000
+_WAIT_MS: Final = 10_000
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+_PAGE_BYTES_MIN: Final = 64 * limits.KIB
+
+Start = str | int | datetime | Mapping[int, int]
+
+
+class _Cursor:
+    """Where the reader is in one partition, and what it has read ahead."""
+
+    __slots__ = ("asked_offset", "asking", "failures", "generation", "pages", "partition", "position", "stop_at")
+
+    def __init__(self, partition: int, position: int, stop_at: int | None) -> None:
+        self.partition = partition
+        self.position = position  # of the next message to hand out
+        self.asked_offset = position  # of the next page to ask for
+        self.asking = False
+        self.pages: deque[Page] = deque()
+        self.generation = 0  # raised by a seek: pages asked for before it are dropped
+        self.failures = 0
+        self.stop_at = stop_at
+
+    @property
+    def is_finished(self) -> bool:
+        return self.stop_at is not None and self.position >= self.stop_at
+
+
+class Reader:
+    """Use it as `async with queue.reader(...) as reader`, then `async for` or `read_batches()`."""
+
+    def __init__(
+        self,
+        session: Session,
+        routing: Routing,
+        topic: str,
+        *,
+        partitions: Sequence[int] | int | None = None,
+        start: Start = "earliest",
+        until_end: bool = False,
+        group: str | None = None,
+        page_bytes: int = limits.MIB,
+        buffer_bytes_max: int = 64 * limits.MIB,
+        on_hole: Callable[[Hole], None] | None = None,
+    ) -> None:
+        self.topic = check_name(topic, "topic")
+        self.group = None if group is None else check_name(group, "group")
+        self.holes: deque[Hole] = deque(maxlen=HOLES_KEPT)
+        self.missing = 0  # messages that retention took before they were read
+        self._session = session
+        self._routing = routing
+        self._chosen = [partitions] if isinstance(partitions, int) else partitions
+        self._start = start
+        self._until_end = until_end
+        self._page_bytes = page_bytes
+        self._buffer_bytes_max = buffer_bytes_max
+        self._on_hole = on_hole
+        self._cursors: dict[int, _Cursor] = {}
+        self._ready: deque[_Cursor] = deque()  # cursors with a page in hand
+        self._batches: deque[ReadBatch] = deque()
+        self._error: LannerError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._incarnation = 0
+        self._opened = False
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    # ------------------------------------------------------------------ opening
+
+    async def open(self) -> None:
+        """Find out where to begin. Done by `async with`, or by the first read."""
+        route = await self._routing.route(self.topic)
+        self._incarnation = route.incarnation
+        chosen = range(route.partitions) if self._chosen is None else self._chosen
+        for partition in chosen:
+            choose_partition(route, partition, None, b"")
+        bounds = await self._bounds(-1)
+        committed: dict[int, int] = {}
+        if self.group is not None:
+            request = Committed(self.group, self.topic)
+            reply, _ = await self._session.request(Command.COMMITTED, request, CommittedReply)
+            committed = reply.offsets
+        starts = await self._starts(self._start, list(chosen), bounds)
+        for partition in chosen:
+            position = committed.get(partition, starts[partition])
+            stop_at = bounds[partition].end_offset if self._until_end else None
+            self._cursors[partition] = _Cursor(partition, position, stop_at)
+        share = self._buffer_bytes_max // (PAGES_AHEAD * max(1, len(self._cursors)))
+        self._page_bytes = min(self._page_bytes, max(_PAGE_BYTES_MIN, share))
+        self._opened = True
+
+    async def _bounds(self, time_ms: int) -> dict[int, PartitionOffsets]:
+        reply, _ = await self._session.request(Command.OFFSETS, Offsets(self.topic, time_ms), OffsetsReply)
+        return {found.partition: found for found in reply.partitions}
+
+    async def _starts(
+        self, start: Start, partitions: Sequence[int], bounds: Mapping[int, PartitionOffsets]
+    ) -> dict[int, int]:
+        """The first offset to read in each partition."""
+        if isinstance(start, datetime):
+            found = await self._bounds(moment_ms(start, "start"))
+            return {one: found[one].at_time if found[one].at_time >= 0 else found[one].end_offset for one in partitions}
+        if isinstance(start, Mapping):
+            return {one: _check_offset(start.get(one, bounds[one].first_offset)) for one in partitions}
+        if start == "earliest":
+            return {one: bounds[one].first_offset for one in partitions}
+        if start == "latest":
+            return {one: bounds[one].end_offset for one in partitions}
+        if isinstance(start, int):
+            return dict.fromkeys(partitions, _check_offset(start))
+        raise ValidationError(
+            f"start is {start!r}: give earliest, latest, an offset, a datetime, or offsets by partition", field="start"
+        )
+
+    # ------------------------------------------------------------------ reading
+
+    async def read_batch(self, wait_ms: float | None = None) -> ReadBatch | None:
+        """The next batch. None: the wait is over, or (`until_end`) everything is read."""
+        if not self._opened:
+            await self.open()
+        deadline = None if wait_ms is None else self._loop.time() + wait_ms / 1000
+        while True:
+            if self._batches:
+                batch = self._batches.popleft()
+                self._cursors[batch.partition].position = batch.next_offset
+                return batch
+            self._check_open()
+            if self._ready:
+                self._unpack(self._ready.popleft())
+                continue
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._until_end and all(cursor.is_finished for cursor in self._cursors.values()):
+                return None
+            self._ask_ahead()
+            if self._ready or self._error is not None:
+                continue
+            if deadline is not None and self._loop.time() >= deadline:
+                return None
+            self._waiter = self._loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._waiter
+            except TimeoutError:
+                return None
+            finally:
+                self._waiter = None
+
+    async def read_batches(self) -> AsyncIterator[ReadBatch]:
+        """Batch after batch, as columns: the fast way to read."""
+        while (batch := await self.read_batch()) is not None:
+            yield batch
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        while (batch := await self.read_batch()) is not None:
+            cursor = self._cursors[batch.partition]
+            generation = cursor.generation
+            for message in batch.messages():
+                if cursor.generation != generation:
+                    break  # sought elsewhere meanwhile
+                cursor.position = message.offset + 1
+                yield message
+            else:
+                cursor.position = batch.next_offset
+
+    def _unpack(self, cursor: _Cursor) -> None:
+        """Decode one page. What is beyond the end asked for is left out."""
+        page = cursor.pages.popleft()
+        position = cursor.position
+        batches, holes, following = read_page(self.topic, cursor.partition, page, position)
+        if cursor.stop_at is not None:
+            batches = [batch for batch in batches if batch.first_offset < cursor.stop_at]
+            holes = [hole for hole in holes if hole.first_offset < cursor.stop_at]
+        self._batches.extend(batches)
+        if not batches:
+            cursor.position = following
+        for hole in holes:
+            self.holes.append(hole)
+            self.missing += hole.size
+            if self._on_hole is not None:
+                self._on_hole(hole)
+        self._ask(cursor)
+
+    def _ask_ahead(self) -> None:
+        for cursor in self._cursors.values():
+            self._ask(cursor)
+
+    def _ask(self, cursor: _Cursor) -> None:
+        if cursor.asking or len(cursor.pages) >= PAGES_AHEAD - 1 or self._closed:
+            return
+        if cursor.stop_at is not None and cursor.asked_offset >= cursor.stop_at:
+            return
+        cursor.asking = True
+        generation = cursor.generation
+        request = Fetch(
+            self.topic, cursor.partition, cursor.asked_offset, self._page_bytes, _WAIT_MS, self._incarnation
+        )
+        self._session.call(
+            Command.FETCH,
+            request,
+            (),
+            lambda outcome: self._fetched(cursor, generation, outcome),
+            self._session.timeout_ms + _WAIT_MS,
+        )
+
+    def _fetched(self, cursor: _Cursor, generation: int, outcome: Outcome) -> None:
+        if self._closed or generation != cursor.generation:
+            return
+        if isinstance(outcome, LannerError):
+            if outcome.retryable and not self._session.is_closed:
+                pause_s = min(_PAUSE_S_MAX, _PAUSE_S * 2**cursor.failures)
+                cursor.failures = min(cursor.failures + 1, 10)
+                self._loop.call_later(pause_s, self._ask_again, cursor, generation)
+                return
+            cursor.asking = False
+            self._error = outcome
+        else:
+            cursor.asking = False
+            cursor.failures = 0
+            page = Page(outcome.control, outcome.bulk)
+            moved = page.fetched.next_offset > cursor.asked_offset
+            cursor.asked_offset = page.fetched.next_offset
+            if page.fetched.batches or moved:
+                cursor.pages.append(page)
+                self._ready.append(cursor)
+            self._ask(cursor)
+        if self._waiter is not None and not self._waiter.done() and (self._ready or self._error):
+            self._waiter.set_result(None)
+
+    def _ask_again(self, cursor: _Cursor, generation: int) -> None:
+        if not self._closed and generation == cursor.generation:
+            cursor.asking = False
+            self._ask(cursor)
+
+    # ------------------------------------------------------------------ moving and committing
+
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition: everything before it was handed out."""
+        return {cursor.partition: cursor.position for cursor in self._cursors.values()}
+
+    async def seek(self, start: Start) -> None:
+        """Go on from somewhere else; offsets by partition move only those partitions."""
+        if not self._opened:
+            await self.open()
+        moved = list(start) if isinstance(start, Mapping) else list(self._cursors)
+        unknown = [partition for partition in moved if partition not in self._cursors]
+        if unknown:
+            raise ValidationError(f"partition {unknown[0]} is not read here", field="start")
+        starts = await self._starts(start, moved, await self._bounds(-1))
+        for partition, position in starts.items():
+            cursor = self._cursors[partition]
+            cursor.generation += 1
+            cursor.position = cursor.asked_offset = position
+            cursor.asking = False
+            cursor.pages.clear()
+        self._ready = deque(cursor for cursor in self._ready if cursor.partition not in starts)
+        self._batches = deque(batch for batch in self._batches if batch.partition not in starts)
+
+    async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        """Remember, under the group's name, how far the application came (by default: all it was handed)."""
+        if self.group is None:
+            raise ValidationError("this reader has no group: give queue.reader(..., group=...)", field="group")
+        chosen = dict(offsets) if offsets is not None else self.positions()
+        if chosen:
+            await self._session.request(Command.COMMIT, Commit(self.group, self.topic, chosen), Empty)
+
+    async def lag(self) -> dict[int, int]:
+        """How many offsets lie between what was handed out and the end, by partition."""
+        bounds = await self._bounds(-1)
+        return {one: max(0, bounds[one].end_offset - position) for one, position in self.positions().items()}
+
+    # ------------------------------------------------------------------ leaving
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def __aenter__(self) -> Reader:
+        if not self._opened:
+            await self.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServiceUnavailable("the reader is closed")
+
+
+def _check_offset(offset: object) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= limits.OFFSET_MAX:
+        raise ValidationError(f"offset {offset!r} is not valid: give a whole number from 0", field="offset")
+    return offset

@@ -1,0 +1,159 @@
+"""What a stream reader is handed: stored batches in offset order, and the holes that retention left between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lanner.batch import Batch, decode
+from lanner.errors import MalformedBatch
+from lanner.model import Message
+from lanner.wire.messages import Fetched, FetchedBatch
+
+
+class Hole(NamedTuple):
+    """Offsets first_offset .. next_offset - 1 are gone: retention took them before they were read."""
+
+    partition: int
+    first_offset: int
+    next_offset: int
+
+    @property
+    def size(self) -> int:
+        return self.next_offset - self.first_offset
+
+
+class ReadBatch:
+    """Messages of one stored batch as columns. The values are as the producer sent them: checksums are verified."""
+
+    __slots__ = (
+        "_start",
+        "batch",
+        "count",
+        "first_offset",
+        "next_offset",
+        "offsets",
+        "partition",
+        "timestamp_ms",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int, stored: FetchedBatch, data: memoryview, from_offset: int) -> None:
+        batch = decode(data)
+        if batch.header.is_extract:
+            batch.verify_messages()
+        self.topic = topic
+        self.partition = partition
+        self.timestamp_ms = stored.append_ms
+        self.batch: Batch = batch
+        self.first_offset = max(stored.base_offset, from_offset)
+        self.next_offset = stored.base_offset + stored.count
+        self._start = 0  # rows before it lie before the offset asked for
+        base = stored.base_offset
+        self.offsets: Sequence[int]
+        if batch.positions is None:
+            if batch.count != stored.count:
+                raise MalformedBatch(
+                    f"{topic}/{partition} at {base}: {batch.count} messages where {stored.count} are announced",
+                    field="count",
+                )
+            self._start = min(self.first_offset - base, batch.count)
+            self.offsets = range(self.first_offset, self.next_offset)
+        else:
+            offsets = [base + position for position in batch.positions]
+            if offsets[-1] >= self.next_offset:
+                raise MalformedBatch(f"{topic}/{partition} at {base}: a position lies outside", field="positions")
+            self._start = sum(1 for offset in offsets if offset < from_offset)
+            self.offsets = offsets[self._start :]
+        self.count = len(self.offsets)
+
+    @property
+    def priority(self) -> int:
+        return self.batch.header.priority
+
+    @property
+    def deliver_at_ms(self) -> int:
+        """Queue groups get these messages from this moment on; 0: at once."""
+        return self.batch.header.deliver_at_ms
+
+    @property
+    def expires_at_ms(self) -> int:
+        """Queue groups no longer get these messages from this moment on; 0: never."""
+        return self.batch.header.expires_at_ms
+
+    def __len__(self) -> int:
+        return self.count
+
+    def values(self) -> list[bytes]:
+        values = self.batch.values()
+        return values[self._start :] if self._start else values
+
+    def keys(self) -> list[bytes | None]:
+        return self.batch.keys()[self._start :]
+
+    def headers(self) -> list[dict[str, bytes]]:
+        return self.batch.headers()[self._start :]
+
+    def timestamps(self) -> list[int] | None:
+        """The producers' own times, where they gave them."""
+        found = self.batch.timestamps()
+        return None if found is None else found[self._start :]
+
+    def messages(self) -> Iterator[Message]:
+        keys, headers, timestamps = self.keys(), self.headers(), self.timestamps()
+        header = self.batch.header
+        for place, value in enumerate(self.values()):
+            yield Message(
+                self.topic,
+                self.partition,
+                self.offsets[place],
+                value,
+                keys[place],
+                headers[place],
+                header.priority,
+                self.timestamp_ms,
+                None if timestamps is None else timestamps[place],
+                header.deliver_at_ms,
+                header.expires_at_ms,
+            )
+
+    def __repr__(self) -> str:
+        return f"<ReadBatch {self.topic}/{self.partition} offsets {self.first_offset}..{self.next_offset - 1}>"
+
+
+class Page(NamedTuple):
+    """What one fetch brought for one partition."""
+
+    fetched: Fetched
+    bulk: memoryview
+
+
+def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[list[ReadBatch], list[Hole], int]:
+    """The batches of a page from `position` on, the holes before, between and in them, and where to go on."""
+    batches: list[ReadBatch] = []
+    holes: list[Hole] = []
+    start = 0
+    for stored in page.fetched.batches:
+        data = page.bulk[start : start + stored.size]
+        start += stored.size
+        if stored.base_offset + stored.count <= position:
+            continue
+        batch = ReadBatch(topic, partition, stored, data, position)
+        if not isinstance(batch.offsets, range) or batch.first_offset > position:
+            _note_holes(partition, position, batch, holes)
+        position = batch.next_offset
+        if batch.count:
+            batches.append(batch)
+    if page.fetched.next_offset > position:
+        holes.append(Hole(partition, position, page.fetched.next_offset))
+        position = page.fetched.next_offset
+    return batches, holes, position
+
+
+def _note_holes(partition: int, position: int, batch: ReadBatch, holes: list[Hole]) -> None:
+    for offset in batch.offsets if not isinstance(batch.offsets, range) else batch.offsets[:1]:
+        if offset > position:
+            holes.append(Hole(partition, position, offset))
+        position = offset + 1
+    if not isinstance(batch.offsets, range) and position < batch.next_offset:
+        holes.append(Hole(partition, position, batch.next_offset))

@@ -1,0 +1,452 @@
+"""The same client, blocking: for scripts, threads and notebooks.
+
+One background thread runs the event loop; every call here hands its work to that loop and waits. Objects may be used
+from several threads. Names and arguments are those of the asynchronous client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from lanner.client import admin as asynchronous_admin
+from lanner.client import consumer as asynchronous_consumer
+from lanner.client import delivery as asynchronous_delivery
+from lanner.client import producer as asynchronous_producer
+from lanner.client import queue as asynchronous_queue
+from lanner.client import reader as asynchronous_reader
+from lanner.client.admin import DeadMessages
+from lanner.client.delivery import Deliveries, Delivery, Part, Settling
+from lanner.client.intake import Text
+from lanner.client.reader import Start
+from lanner.client.receipts import Receipt, Receipts
+from lanner.client.session import TIMEOUT_MS
+from lanner.client.stream import Hole, ReadBatch
+from lanner.errors import ServiceUnavailable
+from lanner.model import Message as StoredMessage
+from lanner.net.loop import new_event_loop
+from lanner.wire.messages import (
+    GroupDescription,
+    MetadataReply,
+    PartitionOffsets,
+    SettleItem,
+    SettleKind,
+    TopicDescription,
+)
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str = "lanner") -> None:
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run it over there and wait. An interrupt here cancels it there."""
+        return self.wait(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
+        if not self._thread.is_alive():
+            work.close()
+            raise ServiceUnavailable("the connection was closed: open a new one with lanner.sync.connect")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, started: concurrent.futures.Future[Result]) -> Result:
+        try:
+            return started.result()
+        except BaseException:
+            started.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.call(self._cancel_rest())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _cancel_rest(self) -> None:
+        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+async def _made(make: Callable[[], Result]) -> Result:
+    """Objects of the asynchronous client are made on the loop they live on."""
+    return make()
+
+
+class Message(Delivery):
+    """A leased message of a blocking consumer."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """It is done: the group never sees it again. Raises LeaseLost when the lease had ended."""
+        self._settle(SettleKind.ACK, None, "")
+
+    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        """It failed: deliver it again after a delay (by default the topic's backoff)."""
+        self._settle(SettleKind.NACK, delay_ms, reason)
+
+    def extend(self, lease_ms: int | None = None) -> None:
+        """More time, from now (by default the topic's lease)."""
+        self._settle(SettleKind.EXTEND, lease_ms, "")
+
+    def reject(self, reason: str = "") -> None:
+        """It can never succeed: park it among the dead letters now."""
+        self._settle(SettleKind.REJECT, None, reason)
+
+    def _settle(self, kind: int, delay_ms: int | None, reason: str) -> None:
+        thread = _thread_of(self._part)
+
+        async def settle() -> None:
+            await self._part.settle_one(self._place, kind, -1 if delay_ms is None else delay_ms, reason)
+
+        thread.call(settle())
+
+
+class MessageBatch(Deliveries[Message]):
+    """What one poll brought, settled as a whole or message by message."""
+
+    _kind = Message
+
+    def ack(self) -> None:
+        self._settle(SettleKind.ACK, None, "")
+
+    def nack(self, delay_ms: int | None = None, reason: str = "") -> None:
+        self._settle(SettleKind.NACK, delay_ms, reason)
+
+    def extend(self, lease_ms: int | None = None) -> None:
+        self._settle(SettleKind.EXTEND, lease_ms, "")
+
+    def reject(self, reason: str = "") -> None:
+        self._settle(SettleKind.REJECT, None, reason)
+
+    def _settle(self, kind: int, delay_ms: int | None, reason: str) -> None:
+        async def settle() -> None:
+            items = self._items(kind, delay_ms, reason)
+            if items:
+                await self.parts[0].settler.settle(items)
+
+        if self.parts:
+            _thread_of(self.parts[0]).call(settle())
+
+
+class _Settler:
+    """Stands for the consumer where its messages are settled, and knows the thread of its loop."""
+
+    def __init__(self, thread: LoopThread, consumer: asynchronous_consumer.Consumer) -> None:
+        self.thread = thread
+        self.topic = consumer.topic
+        self.group = consumer.group
+        self._consumer = consumer
+
+    def settle(self, items: list[SettleItem]) -> Settling:
+        return self._consumer.settle(items)
+
+    def forget(self, part: Part) -> None:
+        self._consumer.forget(part)
+
+
+def _thread_of(part: Part) -> LoopThread:
+    assert isinstance(part.settler, _Settler)
+    return part.settler.thread
+
+
+class Consumer:
+    """A member of a queue group: iterate it, or poll."""
+
+    def __init__(self, thread: LoopThread, consumer: asynchronous_consumer.Consumer) -> None:
+        self._thread = thread
+        self._consumer = consumer
+        self._settler = _Settler(thread, consumer)
+
+    @property
+    def topic(self) -> str:
+        return self._consumer.topic
+
+    @property
+    def group(self) -> str:
+        return self._consumer.group
+
+    def poll(self, max_messages: int | None = None, wait_ms: int = 1_000) -> MessageBatch:
+        """At most so many messages, as soon as there is one; none when the wait is over."""
+        return self._blocking(self._thread.call(self._consumer.poll(max_messages, wait_ms)))
+
+    def _blocking(self, batch: asynchronous_delivery.MessageBatch) -> MessageBatch:
+        for part in batch.parts:
+            part.settler = self._settler
+        return MessageBatch(batch.parts, batch.limited)
+
+    def ack(self, delivered: Message | MessageBatch) -> None:
+        delivered.ack()
+
+    def __iter__(self) -> Iterator[Message]:
+        pace = self._consumer.pace
+        while True:
+            batch = self._blocking(self._thread.call(self._consumer.take()))
+            pace.started(len(batch), time.monotonic())
+            for message in batch:
+                message._part.seen = message._place + 1
+                yield message
+            pace.finished(time.monotonic())
+
+    def close(self) -> None:
+        """Give back what is not settled."""
+        self._thread.call(self._consumer.close())
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Reader:
+    """A topic as a stream: iterate messages, or `read_batches()` for speed."""
+
+    def __init__(self, thread: LoopThread, reader: asynchronous_reader.Reader) -> None:
+        self._thread = thread
+        self._reader = reader
+
+    @property
+    def holes(self) -> Sequence[Hole]:
+        return self._reader.holes
+
+    @property
+    def missing(self) -> int:
+        return self._reader.missing
+
+    def read_batch(self, wait_ms: float | None = None) -> ReadBatch | None:
+        """The next batch. None: the wait is over, or (`until_end`) everything is read."""
+        return self._thread.call(self._reader.read_batch(wait_ms))
+
+    def read_batches(self) -> Iterator[ReadBatch]:
+        while (batch := self.read_batch()) is not None:
+            yield batch
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        for batch in self.read_batches():
+            yield from batch.messages()
+
+    def positions(self) -> dict[int, int]:
+        return self._reader.positions()
+
+    def seek(self, start: Start) -> None:
+        self._thread.call(self._reader.seek(start))
+
+    def commit(self, offsets: Mapping[int, int] | None = None) -> None:
+        self._thread.call(self._reader.commit(offsets))
+
+    def lag(self) -> dict[int, int]:
+        return self._thread.call(self._reader.lag())
+
+    def close(self) -> None:
+        self._thread.call(self._reader.close())
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Producer:
+    """Batches in the background. `send` returns a future of the receipt; it blocks while the buffer is full."""
+
+    def __init__(self, thread: LoopThread, producer: asynchronous_producer.Producer) -> None:
+        self._thread = thread
+        self._producer = producer
+
+    def send(self, topic: str, value: Text, **options: Any) -> concurrent.futures.Future[Receipt]:
+        """Take one message; options as of the asynchronous `send`."""
+        if self._producer.full:
+            self._thread.call(self._producer.room())
+        return self._thread.start(self._producer.publish(topic, value, **options))
+
+    def publish_many(self, topic: str, values: Sequence[Text], **options: Any) -> Receipts:
+        return self._thread.call(self._producer.publish_many(topic, values, **options))
+
+    def flush(self) -> None:
+        self._thread.call(self._producer.flush())
+
+    def close(self) -> None:
+        self._thread.call(self._producer.close())
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Admin:
+    """Topics, groups and dead letters."""
+
+    def __init__(self, thread: LoopThread, admin: asynchronous_admin.Admin) -> None:
+        self._thread = thread
+        self._admin = admin
+
+    def ping(self) -> None:
+        self._thread.call(self._admin.ping())
+
+    def cluster(self) -> MetadataReply:
+        return self._thread.call(self._admin.cluster())
+
+    def topics(self) -> list[str]:
+        return self._thread.call(self._admin.topics())
+
+    def create_topic(self, name: str, *, exist_ok: bool = False, **settings: Any) -> TopicDescription:
+        return self._thread.call(self._admin.create_topic(name, exist_ok=exist_ok, **settings))
+
+    def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
+        return self._thread.call(self._admin.alter_topic(name, **settings))
+
+    def delete_topic(self, name: str) -> None:
+        self._thread.call(self._admin.delete_topic(name))
+
+    def describe(self, name: str) -> TopicDescription:
+        return self._thread.call(self._admin.describe(name))
+
+    def offsets(self, topic: str, time: int | datetime | None = None) -> list[PartitionOffsets]:
+        return self._thread.call(self._admin.offsets(topic, time))
+
+    def peek(
+        self, topic: str, max_messages: int = 10, *, partition: int | None = None, offset: int = 0
+    ) -> list[StoredMessage]:
+        return self._thread.call(self._admin.peek(topic, max_messages, partition=partition, offset=offset))
+
+    def groups(self, topic: str) -> list[str]:
+        return self._thread.call(self._admin.groups(topic))
+
+    def group(self, topic: str, group: str) -> GroupDescription:
+        return self._thread.call(self._admin.group(topic, group))
+
+    def drop_group(self, topic: str, group: str) -> None:
+        self._thread.call(self._admin.drop_group(topic, group))
+
+    def seek(
+        self,
+        topic: str,
+        group: str,
+        *,
+        to: str | None = None,
+        offsets: Mapping[int, int] | None = None,
+        time: int | datetime | None = None,
+    ) -> None:
+        self._thread.call(self._admin.seek(topic, group, to=to, offsets=offsets, time=time))
+
+    def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        self._thread.call(self._admin.commit(topic, group, offsets))
+
+    def committed(self, topic: str, group: str) -> dict[int, int]:
+        return self._thread.call(self._admin.committed(topic, group))
+
+    def dead_letters(
+        self, topic: str, group: str, *, partition: int | None = None, start_offset: int = 0, limit: int = 100
+    ) -> DeadMessages:
+        work = self._admin.dead_letters(topic, group, partition=partition, start_offset=start_offset, limit=limit)
+        return self._thread.call(work)
+
+    def redrive(
+        self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
+    ) -> int:
+        return self._thread.call(self._admin.redrive(topic, group, partition=partition, offsets=offsets))
+
+    def discard(
+        self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
+    ) -> int:
+        return self._thread.call(self._admin.discard(topic, group, partition=partition, offsets=offsets))
+
+
+class Queue:
+    """A connection to a broker. Use it as `with lanner.sync.connect(...) as queue`."""
+
+    def __init__(self, thread: LoopThread, queue: asynchronous_queue.Queue) -> None:
+        self._thread = thread
+        self._queue = queue
+        self.admin = Admin(thread, queue.admin)
+        self._on_close: list[Callable[[], None]] = []
+
+    def publish(self, topic: str, value: Text, **options: Any) -> Receipt:
+        """Publish one message and wait until it is stored durably; options as of the asynchronous `publish`."""
+        return self._thread.call(self._queue.publish(topic, value, **options))
+
+    def publish_many(self, topic: str, values: Sequence[Text], **options: Any) -> Receipts:
+        """Publish many messages, given as columns; options as of the asynchronous `publish_many`."""
+        return self._thread.call(self._queue.publish_many(topic, values, **options))
+
+    def producer(self, **options: Any) -> Producer:
+        return Producer(self._thread, self._thread.call(_made(lambda: self._queue.producer(**options))))
+
+    def consumer(self, topic: str, group: str, **options: Any) -> Consumer:
+        made = self._thread.call(_made(lambda: self._queue.consumer(topic, group, **options)))
+        return Consumer(self._thread, made)
+
+    def reader(self, topic: str, **options: Any) -> Reader:
+        return Reader(self._thread, self._thread.call(_opened(self._queue, topic, options)))
+
+    @property
+    def is_connected(self) -> bool:
+        return self._queue.is_connected
+
+    def on_close(self, end: Callable[[], None]) -> None:
+        """Call this once the connection is closed."""
+        self._on_close.append(end)
+
+    def close(self) -> None:
+        """Send what producers still hold, then hang up."""
+        try:
+            self._thread.call(self._queue.close())
+        finally:
+            self._thread.stop()
+            for end in self._on_close:
+                end()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+async def _opened(
+    queue: asynchronous_queue.Queue, topic: str, options: Mapping[str, Any]
+) -> asynchronous_reader.Reader:
+    reader = queue.reader(topic, **options)
+    await reader.open()
+    return reader
+
+
+def connect(
+    address: str = "localhost:7400",
+    *,
+    token: str | None = None,
+    client_name: str = "",
+    timeout_ms: float = TIMEOUT_MS,
+) -> Queue:
+    """Connect to a broker: `with lanner.sync.connect("localhost:7400") as queue`."""
+    thread = LoopThread()
+    try:
+        queue = asynchronous_queue.connect(address, token=token, client_name=client_name, timeout_ms=timeout_ms)
+        thread.call(queue.open())
+    except BaseException:
+        thread.stop()
+        raise
+    return Queue(thread, queue)
