@@ -1,0 +1,71 @@
+"""Deciding: one pass over everything that waits, by the leader alone.
+
+The order is fixed: settles, then what was asked of groups and dead letters, then what time brought about (ended leases,
+due retries, ended delays, retention, forgetting), then polls. So a poll sees what the same pass set free, and no settle
+loses against an expiry of the same moment. Work per pass is bounded; what is left over is due at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lanner.errors import LannerError
+from lanner.model import TopicSettings
+from lanner.partition import polling, upkeep
+from lanner.partition.passes import Pass
+from lanner.partition.requests import (
+    Answer,
+    CommitOffset,
+    Decided,
+    Discard,
+    DropGroup,
+    MakeGroup,
+    Poll,
+    Redrive,
+    Release,
+    Request,
+    Seek,
+    Settle,
+)
+from lanner.partition.state import State
+
+
+def decide(state: State, requests: Sequence[Request], settings: TopicSettings, now_ms: int) -> Decided:
+    """Everything that waits, in one record, with one answer for each request."""
+    decision = Pass(state, settings, now_ms)
+    answers: list[Answer] = [None] * len(requests)
+    polls: list[tuple[int, Poll]] = []
+    others: list[tuple[int, Request]] = []
+    for number, request in enumerate(requests):
+        if isinstance(request, Poll):
+            polls.append((number, request))
+        elif isinstance(request, (Settle, Release)):
+            try:
+                answers[number] = decision.settle(request)
+            except LannerError as error:
+                answers[number] = error
+        else:
+            others.append((number, request))
+    for number, request in others:
+        answers[number] = _ask(decision, request)
+    upkeep.run(decision)
+    for number, poll in polls:
+        answers[number] = polling.answer(decision, poll)
+    return decision.finish(answers)
+
+
+def _ask(decision: Pass, request: Request) -> Answer:
+    try:
+        if isinstance(request, CommitOffset):
+            decision.commit(request)
+        elif isinstance(request, Seek):
+            decision.seek(request)
+        elif isinstance(request, MakeGroup):
+            decision.make(request)
+        elif isinstance(request, DropGroup):
+            decision.drop(request)
+        elif isinstance(request, (Redrive, Discard)):
+            return decision.choose_dead(request)
+    except LannerError as error:
+        return error
+    return None

@@ -1,0 +1,313 @@
+"""One consumer group on one partition: its progress in each lane, its leases, its retries, its dead letters.
+
+A group is a stream group (one offset) or a queue group (lanes) for as long as it lives. This module moves messages
+between standings (fresh, leased, waiting, ready, dead, settled) and keeps the counts right. It decides nothing: whether
+a retry is due or a message has died was decided before, and arrives here as a fact.
+
+`freed` collects ranges that stopped being held below what retention has passed: their batches may now go.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from lanner.model import LANES, GroupKind
+from lanner.partition.batches import LaneIndex
+from lanner.partition.keys import group_key, lease_key, places_key
+from lanner.partition.leases import LeaseRecord, Part
+from lanner.partition.places import ROW_SHIFT, Entry, LaneProgress, Standing
+from lanner.partition.records import Segment
+from lanner.partition.timetable import Timetable
+
+_HeaderRow = tuple[str, str, int, int, int, list[int]]
+_encoder: Final = msgspec.msgpack.Encoder()
+_header_decoder: Final = msgspec.msgpack.Decoder(_HeaderRow)
+
+
+class Group:
+    def __init__(self, group_id: int, name: str, kind: GroupKind, index: Sequence[LaneIndex]) -> None:
+        self.id = group_id
+        self.name = name
+        self.kind = kind
+        self.active_ms = 0
+        self.start_offset = 0  # what was appended before is not delivered, also when its delay ends later
+        self.committed = -1  # stream: the next offset to read; -1: never committed
+        self.lanes = [LaneProgress() for _ in range(LANES)]
+        self.leases: dict[int, LeaseRecord] = {}
+        self.leased = self.waiting = self.ready = self.dead = 0
+        # derived, never stored
+        self.deadlines: Timetable[int] = Timetable()  # token → its first deadline
+        self.due: Timetable[tuple[int, int]] = Timetable()  # (lane, place) of waiting entries
+        self.polls: dict[tuple[str, int], int] = {}  # (member, sequence) → token
+        self.dead_offsets: list[int] = []  # first offsets of dead entries, in order
+        self.dead_places: dict[int, tuple[int, int]] = {}  # first offset → (lane, place)
+        self.freed: list[tuple[int, int]] = []
+        self._index = index
+        self._dirty_leases: set[int] = set()
+        self._dirty_rows: set[tuple[int, int]] = set()
+        self._stored: set[bytes] = set()
+
+    @property
+    def outstanding(self) -> int:
+        return self.leased + self.waiting + self.ready
+
+    def next_due_ms(self) -> int | None:
+        """When a lease ends or a retry is due, whichever is first."""
+        first, second = self.deadlines.first_ms(), self.due.first_ms()
+        if first is None or (second is not None and second < first):
+            return second
+        return first
+
+    # ------------------------------------------------------------------ out: leased, taken, passed
+
+    def lease(self, token: int, segments: Sequence[Segment], deadline_ms: int, member: str, sequence: int) -> None:
+        lease = self.leases.get(token)
+        if lease is None:
+            lease = self.leases[token] = LeaseRecord(token)
+        mask = lease.add(segments)
+        lease.parts.append(Part(mask, deadline_ms, member, sequence))
+        self.polls[member, sequence] = token
+        self.deadlines.put(token, lease.first_deadline_ms())
+        self._dirty_leases.add(token)
+        for _, lane, place, count, _ in segments:
+            progress = self.lanes[lane]
+            if place >= progress.next:
+                progress.next = place + count
+                progress.hold(place, count)
+            else:
+                self._cut_ready(lane, place, count)
+            self.leased += count
+
+    def take(self, lane: int, place: int, count: int) -> None:
+        """Settled without a lease: fresh places, or ready or waiting entries."""
+        progress = self.lanes[lane]
+        if place >= progress.next:
+            progress.next = place + count
+            return
+        entry = progress.entry_at(place, Standing.WAITING)
+        pieces = self._end_wait(lane, entry) if entry is not None else self._cut_ready(lane, place, count)
+        for piece in pieces:
+            self._let_go(lane, piece)
+
+    def _cut_ready(self, lane: int, place: int, count: int) -> list[Entry]:
+        pieces = self.lanes[lane].cut(place, count, Standing.READY)
+        self.ready -= sum(piece.count for piece in pieces)
+        self._dirty_rows.add((lane, place >> ROW_SHIFT))
+        return pieces
+
+    def _let_go(self, lane: int, piece: Entry) -> None:
+        self.lanes[lane].let_go(piece.place, (1 << piece.count) - 1)
+        if piece.place < self._index[lane].first:
+            self.freed.append((piece.first_offset, piece.count))
+
+    # ------------------------------------------------------------------ back: settled, nacked, ended, dead
+
+    def ack(self, token: int, mask: int) -> None:
+        lease = self.leases.get(token)
+        if lease is None:
+            return
+        mask &= lease.live
+        for (first_offset, lane, place, count, _), own in lease.touched(mask):
+            self.lanes[lane].let_go(place, own)
+            if place < self._index[lane].first:
+                self.freed.append((first_offset, count))
+        self._settle(lease, mask)
+
+    def give_back(self, token: int, mask: int, standing: Standing, time_ms: int, reason: str, uncount: bool) -> None:
+        """Leased messages become waiting, ready or dead entries."""
+        lease = self.leases.get(token)
+        if lease is None:
+            return
+        mask &= lease.live
+        for lane, place, count, first_offset, attempt in lease.runs(mask):
+            attempts = attempt - 1 if uncount else attempt
+            self._add(lane, Entry(place, count, first_offset, attempts, standing, time_ms, reason))
+        self._settle(lease, mask)
+
+    def extend(self, token: int, mask: int, deadline_ms: int) -> None:
+        lease = self.leases.get(token)
+        if lease is not None and mask & lease.live:
+            lease.extend(mask & lease.live, deadline_ms)
+            self.deadlines.put(token, lease.first_deadline_ms())
+            self._dirty_leases.add(token)
+
+    def end_wait(self, lane: int, place: int) -> None:
+        """A waiting entry becomes ready."""
+        entry = self.lanes[lane].entry_at(place, Standing.WAITING)
+        if entry is not None:
+            for piece in self._end_wait(lane, entry):
+                self._add(lane, piece._replace(standing=Standing.READY, time_ms=0, reason=""))
+
+    def _end_wait(self, lane: int, entry: Entry) -> list[Entry]:
+        self.due.drop((lane, entry.place))
+        self.waiting -= entry.count
+        self._dirty_rows.add((lane, entry.place >> ROW_SHIFT))
+        return self.lanes[lane].cut(entry.place, entry.count, Standing.WAITING)
+
+    def _add(self, lane: int, entry: Entry) -> None:
+        self.lanes[lane].add(entry)
+        self._dirty_rows.add((lane, entry.place >> ROW_SHIFT))
+        self._note(lane, entry)
+
+    def _note(self, lane: int, entry: Entry) -> None:
+        """Count an entry and list it where it is looked up."""
+        if entry.standing == Standing.WAITING:
+            self.waiting += entry.count
+            self.due.put((lane, entry.place), entry.time_ms)
+        elif entry.standing == Standing.READY:
+            self.ready += entry.count
+        else:
+            self.dead += entry.count
+            insort(self.dead_offsets, entry.first_offset)
+            self.dead_places[entry.first_offset] = (lane, entry.place)
+
+    def _settle(self, lease: LeaseRecord, mask: int) -> None:
+        self.leased -= mask.bit_count()
+        token = lease.token
+        over = lease.settle(mask)
+        self._dirty_leases.add(token)
+        for part in over:
+            key = (part.member, part.sequence)
+            if self.polls.get(key) == token and not any(left[2:] == key for left in lease.parts):
+                del self.polls[key]
+        if not lease.live:
+            del self.leases[token]
+            self.deadlines.drop(token)
+        elif over:
+            self.deadlines.put(token, lease.first_deadline_ms())
+
+    # ------------------------------------------------------------------ the dead
+
+    def dead_from(self, offset: int) -> Iterator[tuple[int, Entry]]:
+        """(lane, entry) of the dead in offset order; the first may begin before the offset."""
+        at = max(0, bisect_right(self.dead_offsets, offset) - 1)
+        while at < len(self.dead_offsets):
+            lane, place = self.dead_places[self.dead_offsets[at]]
+            entry = self.lanes[lane].rows[place >> ROW_SHIFT].entries[place]
+            if offset < entry.first_offset + entry.count:
+                yield lane, entry
+            at += 1
+
+    def cut_dead(self, lane: int, place: int, count: int, redrive: bool) -> None:
+        """Dead places become ready as if never delivered, or are settled for good."""
+        progress = self.lanes[lane]
+        end = place + count
+        while place < end:
+            entry = progress.entry_at(place, Standing.DEAD)
+            if entry is None:
+                place += 1
+                continue
+            stop = min(end, entry.place + entry.count)
+            self._unlist_dead(entry)
+            [piece] = progress.cut(place, stop - place, Standing.DEAD)
+            for left in (entry.place, stop):
+                rest = progress.entry_at(left, Standing.DEAD)
+                if rest is not None and rest.place == left and left != place:
+                    self._note(lane, rest)
+            self._dirty_rows.add((lane, place >> ROW_SHIFT))
+            if redrive:
+                self._add(lane, piece._replace(standing=Standing.READY, attempts=0, time_ms=0, reason=""))
+            else:
+                self._let_go(lane, piece)
+            place = stop
+
+    def _unlist_dead(self, entry: Entry) -> None:
+        self.dead -= entry.count
+        del self.dead_offsets[bisect_left(self.dead_offsets, entry.first_offset)]
+        del self.dead_places[entry.first_offset]
+
+    # ------------------------------------------------------------------ seeking
+
+    def seek(self, offset: int, nexts: Sequence[int]) -> None:
+        """Begin again at these places. Leases end. What is held below them stays only if it would otherwise be out
+        of reach: messages at or after the offset whose batches retention has passed are ready again."""
+        self.start_offset = offset
+        for token in list(self.leases):
+            self.give_back(token, self.leases[token].live, Standing.READY, 0, "", uncount=False)
+        for lane, progress in enumerate(self.lanes):
+            for entry in list(progress.entries()):
+                if entry.standing == Standing.WAITING:
+                    self.end_wait(lane, entry.place)
+            for entry in list(progress.entries()):
+                self._seek_entry(lane, entry, offset, nexts[lane])
+            progress.next = nexts[lane]
+
+    def _seek_entry(self, lane: int, entry: Entry, offset: int, next_place: int) -> None:
+        end = entry.place + entry.count
+        fresh = min(max(next_place, entry.place), end)
+        if entry.standing == Standing.DEAD:
+            self.cut_dead(lane, fresh, end - fresh, redrive=False)
+            return
+        behind = min(max(offset - entry.first_offset, 0), entry.count)
+        if behind:
+            self.take(lane, entry.place, behind)
+        fresh = max(fresh, entry.place + behind)
+        if fresh < end:
+            self.take(lane, fresh, end - fresh)
+
+    # ------------------------------------------------------------------ rows
+
+    def header(self) -> bytes:
+        nexts = [progress.next for progress in self.lanes]
+        return _encoder.encode((self.name, self.kind, self.active_ms, self.start_offset, self.committed, nexts))
+
+    @classmethod
+    def decode(cls, group_id: int, data: bytes, index: Sequence[LaneIndex]) -> Group:
+        name, kind, active_ms, start_offset, committed, nexts = _header_decoder.decode(data)
+        group = cls(group_id, name, GroupKind(kind), index)
+        group.active_ms, group.start_offset, group.committed = active_ms, start_offset, committed
+        for progress, next_place in zip(group.lanes, nexts, strict=True):
+            progress.next = next_place
+        return group
+
+    def load_lease(self, key: bytes, token: int, data: bytes) -> None:
+        lease = self.leases[token] = LeaseRecord.decode(token, data)
+        self._stored.add(key)
+        self.leased += lease.live.bit_count()
+        self.deadlines.put(token, lease.first_deadline_ms())
+        for part in lease.parts:
+            self.polls[part.member, part.sequence] = token
+        for run in lease.runs(lease.live):
+            self.lanes[run.lane].hold(run.place, run.count)
+
+    def load_places(self, key: bytes, lane: int, data: bytes) -> None:
+        self._stored.add(key)
+        for entry in self.lanes[lane].load_row(data):
+            self._note(lane, entry)
+
+    def take_dirty(self, into: dict[bytes, bytes | None]) -> None:
+        into[group_key(self.id)] = self.header()
+        for token in self._dirty_leases:
+            lease = self.leases.get(token)
+            self._put(into, lease_key(self.id, token), None if lease is None else lease.encode())
+        for lane, number in self._dirty_rows:
+            row = self.lanes[lane].rows.get(number)
+            data = row.encode() if row is not None and row.entries else None
+            self._put(into, places_key(self.id, lane, number), data)
+        self._dirty_leases = set()
+        self._dirty_rows = set()
+
+    def _put(self, into: dict[bytes, bytes | None], key: bytes, data: bytes | None) -> None:
+        """A row that came and went between two saves was never stored, so nothing has to be deleted."""
+        if data is not None:
+            into[key] = data
+            self._stored.add(key)
+        elif key in self._stored:
+            into[key] = None
+            self._stored.remove(key)
+
+    def stored_keys(self) -> list[bytes]:
+        return [group_key(self.id), *self._stored]
+
+    def all_rows(self, into: dict[bytes, bytes]) -> None:
+        into[group_key(self.id)] = self.header()
+        for token, lease in self.leases.items():
+            into[lease_key(self.id, token)] = lease.encode()
+        for lane, progress in enumerate(self.lanes):
+            for number, row in progress.rows.items():
+                if row.entries:
+                    into[places_key(self.id, lane, number)] = row.encode()

@@ -1,0 +1,159 @@
+"""What one decision leased to one group: segments, a live bit for each message, and who holds which part until when.
+
+Bits are numbered in the order of the leases. Segments are looked up both by bit (facts name masks) and by offset
+(settles name offsets). A *part* is what one poll got; extending some of it splits it. A settle clears bits, and costs
+as much for a thousand messages of a segment as for one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lanner.partition.records import Segment, mask_bytes, mask_of
+
+
+class Part(NamedTuple):
+    mask: int
+    deadline_ms: int
+    member: str
+    sequence: int
+
+
+class Run(NamedTuple):
+    """Live messages that follow each other: where they are and how often they were delivered, this time included."""
+
+    lane: int
+    place: int
+    count: int  # type: ignore[assignment]
+    first_offset: int
+    attempt: int
+
+
+_Row = tuple[list[Segment], bytes, list[tuple[bytes, int, str, int]]]
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(_Row)
+
+
+def runs_of(mask: int) -> Iterator[tuple[int, int]]:
+    """(first bit, count) of each run of set bits."""
+    at = 0
+    while mask:
+        zeros = (mask & -mask).bit_length() - 1
+        mask >>= zeros
+        at += zeros
+        ones = (~mask & (mask + 1)).bit_length() - 1
+        yield at, ones
+        mask >>= ones
+        at += ones
+
+
+class LeaseRecord:
+    __slots__ = ("_bits", "_by_offset", "_offsets", "live", "parts", "segments", "size", "token")
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.segments: list[Segment] = []
+        self.size = 0  # bits given out
+        self.live = 0
+        self.parts: list[Part] = []
+        self._bits: list[int] = []  # of each segment, the first bit
+        self._by_offset: list[tuple[int, int]] = []  # (first offset, number of the segment), in order
+        self._offsets: list[int] = []
+
+    def add(self, segments: Sequence[Segment]) -> int:
+        """More messages; gives back their mask."""
+        first = self.size
+        for segment in segments:
+            number = len(self.segments)
+            self.segments.append(segment)
+            self._bits.append(self.size)
+            if self._offsets and segment.first_offset < self._offsets[-1]:
+                insort(self._by_offset, (segment.first_offset, number))
+                insort(self._offsets, segment.first_offset)
+            else:
+                self._by_offset.append((segment.first_offset, number))
+                self._offsets.append(segment.first_offset)
+            self.size += segment.count
+        mask = ((1 << (self.size - first)) - 1) << first
+        self.live |= mask
+        return mask
+
+    def mask_between(self, first_offset: int, count: int) -> int:
+        """The bits of the messages with these offsets, live or not."""
+        end = first_offset + count
+        at = bisect_right(self._offsets, first_offset) - 1
+        if at < 0:
+            at = 0
+        mask = 0
+        while at < len(self._offsets):
+            offset, number = self._by_offset[at]
+            if offset >= end:
+                break
+            low = max(offset, first_offset)
+            high = min(offset + self.segments[number].count, end)
+            if low < high:
+                mask |= ((1 << (high - low)) - 1) << (self._bits[number] + low - offset)
+            at += 1
+        return mask
+
+    def touched(self, mask: int) -> Iterator[tuple[Segment, int]]:
+        """Each segment with messages in the mask, and which of its own they are."""
+        if not mask:
+            return
+        end = mask.bit_length()
+        lowest = (mask & -mask).bit_length() - 1
+        bits = self._bits
+        number = bisect_right(bits, lowest) - 1
+        while number < len(bits) and bits[number] < end:
+            segment = self.segments[number]
+            own = (mask >> bits[number]) & ((1 << segment.count) - 1)
+            if own:
+                yield segment, own
+            number += 1
+
+    def runs(self, mask: int) -> Iterator[Run]:
+        for segment, own in self.touched(mask):
+            first_offset, lane, place, _, attempt = segment
+            for at, count in runs_of(own):
+                yield Run(lane, place + at, count, first_offset + at, attempt)
+
+    def settle(self, mask: int) -> list[Part]:
+        """These messages are no longer leased; gives back the parts that are over."""
+        self.live &= ~mask
+        live = self.live
+        over = [part for part in self.parts if not part.mask & live]
+        if over:
+            self.parts = [part for part in self.parts if part.mask & live]
+        return over
+
+    def extend(self, mask: int, deadline_ms: int) -> None:
+        parts: list[Part] = []
+        for part in self.parts:
+            inside = part.mask & mask
+            if not inside:
+                parts.append(part)
+                continue
+            if part.mask & ~mask & self.live:
+                parts.append(part._replace(mask=part.mask & ~mask))
+            parts.append(part._replace(mask=inside, deadline_ms=deadline_ms))
+        self.parts = parts
+
+    def first_deadline_ms(self) -> int:
+        return min(part.deadline_ms for part in self.parts)
+
+    def encode(self) -> bytes:
+        parts = [(mask_bytes(part.mask), *part[1:]) for part in self.parts]
+        return _encoder.encode((self.segments, mask_bytes(self.live), parts))
+
+    @classmethod
+    def decode(cls, token: int, data: bytes) -> LeaseRecord:
+        segments, live, parts = _decoder.decode(data)
+        lease = cls(token)
+        lease.add(segments)
+        lease.live = mask_of(live)
+        lease.parts = [Part(mask_of(mask), *rest) for mask, *rest in parts]
+        return lease

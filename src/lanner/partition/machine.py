@@ -1,0 +1,236 @@
+"""One partition's machine: what the shell drives.
+
+`apply` is the only way to change it, and takes entries of the log in order. `decide` is for the leader: it reads, and
+gives back a record to propose and the answers that hold once that record has applied. One decision is in flight at a
+time; appends may come between. The rest are reads, and rows for saving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lanner.errors import GroupNotFound, ValidationError
+from lanner.limits import LIST_ITEMS_MAX
+from lanner.model import LANES, GroupKind, TopicSettings
+from lanner.partition import changes, decisions, upkeep
+from lanner.partition.batches import BatchRef, Rows
+from lanner.partition.changes import HeaderLike
+from lanner.partition.groups import Group
+from lanner.partition.invariants import check_state
+from lanner.partition.records import APPEND_KIND, DECISION_KIND
+from lanner.partition.requests import DeadEntry, Decided, GroupState, Outcome, Request
+from lanner.partition.state import State
+
+_NOTHING: Final = Outcome(None, False, (), False)
+_LANES_DOWN: Final = tuple(range(LANES - 1, -1, -1))
+
+
+class Partition:
+    def __init__(self, rows: Rows, header_of: Callable[[memoryview], HeaderLike]) -> None:
+        self._state = State(rows)
+        self._header_of = header_of
+
+    @property
+    def applied_index(self) -> int:
+        return self._state.applied_index
+
+    @property
+    def machine_ms(self) -> int:
+        return self._state.machine_ms
+
+    @property
+    def first_offset(self) -> int:
+        """The earliest offset that a stream can read."""
+        first = self._state.batches.first()
+        return self._state.end_offset if first is None else first.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._state.end_offset
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of the batches that retention has left; pinned bytes come on top."""
+        return self._state.stored_bytes
+
+    @property
+    def pinned_bytes(self) -> int:
+        return self._state.kept.pinned_bytes
+
+    @property
+    def batch_count(self) -> int:
+        return self._state.batch_count
+
+    # ------------------------------------------------------------------ the log
+
+    def apply(self, index: int, payload: bytes | None) -> Outcome:
+        """Carry out one entry. Never raises, whatever the payload: what cannot be read is answered with an error."""
+        state = self._state
+        if index <= state.applied_index:
+            return _NOTHING
+        state.applied_index = index
+        if not payload:
+            return _NOTHING
+        kind = payload[0]
+        if kind == APPEND_KIND:
+            return changes.apply_append(state, index, payload, self._header_of)
+        if kind == DECISION_KIND:
+            return changes.apply_decision(state, index, payload)
+        return Outcome(ValidationError(f"the log has an entry of the unknown kind {kind}"), False, (), False)
+
+    def decide(self, requests: Sequence[Request], settings: TopicSettings, now_ms: int) -> Decided:
+        return decisions.decide(self._state, requests, settings, now_ms)
+
+    def next_due_ms(self, settings: TopicSettings, now_ms: int) -> int | None:
+        return upkeep.next_due_ms(self._state, settings, now_ms)
+
+    def best_lane(self, group: str, now_ms: int) -> int | None:
+        """The highest lane with something for the group; a group that does not exist is taken for a new one."""
+        state = self._state
+        found = state.groups.get(group)
+        if found is None:
+            return next((lane for lane in _LANES_DOWN if state.lanes[lane].first < state.lanes[lane].end), None)
+        due = {lane for lane, _ in found.due.until(now_ms, LANES)}
+        for lane in _LANES_DOWN:
+            progress = found.lanes[lane]
+            if progress.ready_rows or progress.next < state.lanes[lane].end or lane in due:
+                return lane
+        return None
+
+    # ------------------------------------------------------------------ reads
+
+    def batches_from(self, offset: int, bytes_max: int) -> list[BatchRef]:
+        """Batches in offset order from the one that holds the offset, or the next; at least one if there is any."""
+        found: list[BatchRef] = []
+        if offset >= self._state.end_offset:
+            return found
+        for ref in self._state.batches.walk(offset):
+            bytes_max -= ref.size
+            if bytes_max < 0 and found:
+                break
+            found.append(ref)
+        return found
+
+    def batch_at(self, offset: int) -> BatchRef | None:
+        return self._state.batch(offset)
+
+    def offset_at_time(self, time_ms: int) -> int:
+        """The first offset appended at or after this time; the end when there is none."""
+        ref = self._state.batches.first_at_time(time_ms)
+        return self._state.end_offset if ref is None else ref.base_offset
+
+    def lane_batches(self, lane: int, first_offset: int, limit: int) -> list[BatchRef]:
+        """Batches of one lane, in place order, that hold something at or after the offset."""
+        state = self._state
+        holder = state.batches.get(first_offset)
+        place, _ = state.lanes[lane].place_from(first_offset if holder is None else holder.base_offset)
+        found: list[BatchRef] = []
+        if place < state.lanes[lane].end:
+            for _, base_offset in state.lanes[lane].walk(place):
+                ref = state.batches.get(base_offset)
+                if ref is not None and ref.base_offset + ref.count > first_offset:
+                    found.append(ref)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def groups(self) -> list[str]:
+        return sorted(self._state.groups)
+
+    def lane_depths(self) -> dict[int, int]:
+        """Messages held by priority; lanes without any are left out."""
+        lanes = self._state.lanes
+        return {
+            lane: lanes[lane].end - lanes[lane].first for lane in _LANES_DOWN if lanes[lane].end > lanes[lane].first
+        }
+
+    def describe_group(self, group: str, now_ms: int) -> GroupState:
+        found = self._group(group)
+        state = self._state
+        if found.kind is GroupKind.STREAM:
+            offset = max(found.committed, self.first_offset)
+            ref = next(state.batches.walk(offset), None) if offset < state.end_offset else None
+            oldest_ms = 0 if ref is None else ref.append_ms
+            return GroupState(found.kind, max(found.committed, 0), state.end_offset - offset, 0, 0, 0, 0, {}, oldest_ms)
+        depth = {}
+        for lane in _LANES_DOWN:
+            fresh = state.lanes[lane].end - found.lanes[lane].next
+            if fresh:
+                depth[lane] = fresh
+        fresh = sum(depth.values())
+        ref, offset = self._oldest_unsettled(found)
+        return GroupState(
+            kind=found.kind,
+            offset=offset,
+            lag=fresh + found.outstanding,
+            ready=fresh + found.ready + sum(self._due_counts(found, now_ms)),
+            leased=found.leased,
+            waiting=found.waiting - sum(self._due_counts(found, now_ms)),
+            dead=found.dead,
+            depth=depth,
+            oldest_ms=0 if ref is None else ref.append_ms,
+        )
+
+    def _due_counts(self, group: Group, now_ms: int) -> list[int]:
+        places = group.due.until(now_ms, LIST_ITEMS_MAX)
+        return [group.lanes[lane].rows[place >> 12].entries[place].count for lane, place in places]
+
+    def _oldest_unsettled(self, group: Group) -> tuple[BatchRef | None, int]:
+        """The batch and offset of the lowest message that is neither settled nor dead."""
+        best: tuple[BatchRef | None, int] = (None, self._state.end_offset)
+        for lane, progress in enumerate(group.lanes):
+            place = progress.lowest_unsettled()
+            ref = self._batch_of_place(lane, place)
+            if ref is not None and ref.base_offset + place - ref.lane_base < best[1]:
+                best = (ref, ref.base_offset + place - ref.lane_base)
+        return best
+
+    def _batch_of_place(self, lane: int, place: int) -> BatchRef | None:
+        state = self._state
+        if place >= state.lanes[lane].end:
+            return None
+        if place >= state.lanes[lane].first:
+            return state.batches.get(next(state.lanes[lane].walk(place))[1])
+        in_lane = (ref for ref in state.kept if ref.lane == lane)
+        return next((ref for ref in in_lane if ref.lane_base <= place < ref.lane_base + ref.count), None)
+
+    def dead_letters(self, group: str, start_offset: int, limit: int) -> list[DeadEntry]:
+        found: list[DeadEntry] = []
+        for lane, entry in self._group(group).dead_from(start_offset):
+            for at in range(max(0, start_offset - entry.first_offset), entry.count):
+                if len(found) >= limit:
+                    return found
+                offset = entry.first_offset + at
+                ref = self._state.batch(offset)
+                assert ref is not None
+                found.append(DeadEntry(offset, lane, entry.attempts, entry.reason, entry.time_ms, ref))
+        return found
+
+    def dead_count(self, group: str) -> int:
+        return self._group(group).dead
+
+    def committed(self, group: str) -> int | None:
+        """A stream group's next offset; None: it has not committed, or is not there."""
+        found = self._state.groups.get(group)
+        return None if found is None or found.committed < 0 else found.committed
+
+    def _group(self, name: str) -> Group:
+        group = self._state.groups.get(name)
+        if group is None:
+            raise GroupNotFound(f"the group {name!r} does not exist on this partition", group=name)
+        return group
+
+    # ------------------------------------------------------------------ saving
+
+    def take_dirty(self) -> dict[bytes, bytes | None]:
+        """The rows that changed since the last call. From now on they are read back through Rows when wanted."""
+        return self._state.take_dirty()
+
+    def all_rows(self) -> dict[bytes, bytes]:
+        """The whole state, canonical: equal states give equal rows."""
+        return self._state.all_rows()
+
+    def check(self) -> None:
+        """Assert every invariant. For tests and simulation: it looks at everything."""
+        check_state(self._state)

@@ -1,0 +1,345 @@
+"""A pass in the making: the facts so far, and each group as they leave it. Settles and what is asked of groups.
+
+A pass reads the state, the topic's settings and the time, and writes facts; it changes nothing. This module knows the
+policies of settling: backoff, how many deliveries are enough, whether another message may die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lanner.errors import (
+    DeadLetterNotFound,
+    DeadLettersFull,
+    GroupKindConflict,
+    GroupNotFound,
+    LeaseLost,
+    OffsetOutOfRange,
+    ValidationError,
+)
+from lanner.limits import (
+    DELAY_MS_MAX,
+    GROUPS_PER_PARTITION_MAX,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
+    REASON_LENGTH_MAX,
+    SETTLE_RANGES_MAX,
+    TIME_MS_MAX,
+)
+from lanner.model import DeadFullPolicy, GroupKind, TopicSettings, check_name
+from lanner.partition import records
+from lanner.partition.groups import Group
+from lanner.partition.leases import LeaseRecord, Run
+from lanner.partition.places import Standing
+from lanner.partition.records import AnyFact, mask_bytes
+from lanner.partition.requests import (
+    Answer,
+    CommitOffset,
+    Decided,
+    Discard,
+    DropGroup,
+    MakeGroup,
+    Redrive,
+    Release,
+    Seek,
+    Settle,
+    SettleKind,
+)
+from lanner.partition.state import State
+from lanner.partition.views import GroupView
+
+DEAD_RANGES_MAX: Final = 10_000
+REASON_DELIVERIES: Final = "max deliveries"
+REASON_EXPIRED: Final = "lease expired, max deliveries"
+REASON_REJECTED: Final = "rejected"
+
+
+def backoff_ms(settings: TopicSettings, attempt: int) -> int:
+    """How long the retry after this delivery waits: twice as long each time, up to the cap."""
+    if settings.backoff_ms == 0:
+        return 0
+    doublings = min(attempt - 1, 62)
+    return min(settings.backoff_ms << doublings, settings.backoff_max_ms)
+
+
+class Pass:
+    """One pass in the making."""
+
+    def __init__(self, state: State, settings: TopicSettings, now_ms: int) -> None:
+        self.state = state
+        self.settings = settings
+        self.now_ms = min(max(state.machine_ms, now_ms), TIME_MS_MAX)
+        self.facts: list[AnyFact] = []
+        self.lowest_lane = 0  # polls of this pass take nothing below: something more urgent enters with it
+        self.trims: dict[int, int] = {}  # lane → first place that stays
+        self._views: dict[str, GroupView | None] = {}
+
+    def finish(self, answers: list[Answer]) -> Decided:
+        if not self.facts:
+            return Decided(None, answers)
+        return Decided(records.encode_decision(self.now_ms, self.state.applied_index, self.facts), answers)
+
+    # ------------------------------------------------------------------ groups
+
+    def view(self, name: str) -> GroupView | None:
+        if name in self._views:
+            return self._views[name]
+        group = self.state.groups.get(name)
+        view = self._views[name] = None if group is None else GroupView(group)
+        return view
+
+    def queue_view(self, name: str) -> GroupView:
+        view = self.view(name)
+        if view is None:
+            raise GroupNotFound(f"the group {name!r} does not exist on this partition", group=name)
+        if view.group.kind is not GroupKind.QUEUE:
+            raise GroupKindConflict(f"{name!r} is a stream group; a queue needs another name", group=name)
+        return view
+
+    def make_group(self, name: str, kind: GroupKind, start: int | str) -> GroupView:
+        state = self.state
+        check_name(name, "group")
+        made = sum(1 for view in self._views.values() if view is not None and view.made)
+        if len(state.groups) + made >= GROUPS_PER_PARTITION_MAX:
+            raise ValidationError(
+                f"this partition has {GROUPS_PER_PARTITION_MAX} groups, which is the most it may; drop one first"
+            )
+        offset, nexts = self._places_from(start)
+        group = Group(0, name, kind, state.lanes)
+        group.start_offset = offset
+        for progress, next_place in zip(group.lanes, nexts, strict=True):
+            progress.next = next_place
+        self.facts.append(records.GroupMade(name, str(kind), offset, nexts))
+        view = self._views[name] = GroupView(group, made=True)
+        return view
+
+    def _places_from(self, start: int | str) -> tuple[int, list[int]]:
+        """The offset that a group begins at, and its first place in each lane."""
+        state = self.state
+        if start == "earliest":
+            return 0, [lane.first for lane in state.lanes]
+        if start == "latest":
+            return state.end_offset, [lane.end for lane in state.lanes]
+        if not isinstance(start, int):
+            raise ValidationError(f"{start!r} is no start: give an offset, earliest or latest", field="start")
+        if not 0 <= start <= state.end_offset:
+            raise OffsetOutOfRange(
+                f"the offset {start} lies outside 0 to {state.end_offset}", offset=start, end_offset=state.end_offset
+            )
+        holder = state.batches.get(start)
+        base_offset = start if holder is None else holder.base_offset
+        nexts = []
+        for lane in state.lanes:
+            place, found = lane.place_from(base_offset)
+            nexts.append(place + start - base_offset if holder is not None and found == base_offset else place)
+        return start, nexts
+
+    # ------------------------------------------------------------------ settles
+
+    def settle(self, request: Settle | Release) -> list[tuple[int, int]]:
+        if len(request.items) > SETTLE_RANGES_MAX:
+            raise ValidationError(f"{len(request.items)} ranges at once are more than {SETTLE_RANGES_MAX}")
+        view = self.queue_view(request.group)
+        release = isinstance(request, Release)
+        acked: dict[int, int] = {}
+        answers: list[tuple[int, int]] = []
+        for token, first_offset, count, kind, delay_ms, reason in request.items:
+            lease = view.group.leases.get(token)
+            if lease is None or count <= 0:
+                answers.append((LeaseLost.code, 0))
+                continue
+            live = view.live.get(token, lease.live)
+            mask = lease.mask_between(first_offset, count) & live
+            found = mask.bit_count()
+            code = 0 if found == count else LeaseLost.code
+            if mask:
+                if release:
+                    self._release(view, lease, mask)
+                elif kind == 1:
+                    acked[token] = acked.get(token, 0) | mask
+                    view.live[token] = live & ~mask
+                else:
+                    code, found = self._settle_other(view, lease, mask, kind, delay_ms, reason, code)
+            answers.append((code, found))
+        for token, mask in acked.items():
+            self.facts.append(records.Acked(request.group, token, mask_bytes(mask)))
+            view.outstanding -= mask.bit_count()
+            view.touched = True
+        return answers
+
+    def _release(self, view: GroupView, lease: LeaseRecord, mask: int) -> None:
+        self.facts.append(records.Released(view.group.name, lease.token, mask_bytes(mask)))
+        for run in lease.runs(mask):
+            view.add_ready(run, run.attempt - 1)
+        view.settle(lease, mask)
+
+    def _settle_other(
+        self, view: GroupView, lease: LeaseRecord, mask: int, kind: int, delay_ms: int, reason: str, code: int
+    ) -> tuple[int, int]:
+        """What is not an ack: (code, how many it took effect on)."""
+        name, token = view.group.name, lease.token
+        if kind == SettleKind.NACK:
+            self._nack(view, lease, mask, delay_ms, reason)
+        elif kind == SettleKind.EXTEND:
+            lease_ms = self.lease_ms(delay_ms)
+            self.facts.append(records.Extended(name, token, mask_bytes(mask), self.now_ms + lease_ms))
+            view.extended[token] = view.extended.get(token, 0) | mask
+            view.touched = True
+        elif kind == SettleKind.REJECT:
+            if not self.dead_have_room():
+                return DeadLettersFull.code, 0
+            self._die(view, lease, mask, reason or REASON_REJECTED)
+        else:
+            return ValidationError.code, 0
+        return code, mask.bit_count()
+
+    def lease_ms(self, asked_ms: int | None) -> int:
+        if asked_ms is None or asked_ms < 0:
+            return self.settings.lease_ms
+        return min(max(asked_ms, LEASE_MS_MIN), LEASE_MS_MAX)
+
+    def dead_have_room(self) -> bool:
+        """Whether another message may die. Where the oldest make room, always."""
+        if self.settings.dead_full is DeadFullPolicy.DISCARD_OLDEST:
+            return True
+        return self.state.kept.pinned_bytes < self.settings.pinned_bytes_max
+
+    def _nack(self, view: GroupView, lease: LeaseRecord, mask: int, delay_ms: int, reason: str) -> None:
+        dying = self.exhausted(lease, mask)
+        if dying:
+            self._die(view, lease, dying, reason or REASON_DELIVERIES)
+        waits: dict[int, int] = {}  # delay → mask
+        for attempt, part in by_attempt(lease, mask & ~dying).items():
+            wait_ms = min(delay_ms, DELAY_MS_MAX) if delay_ms >= 0 else backoff_ms(self.settings, attempt)
+            waits[wait_ms] = waits.get(wait_ms, 0) | part
+        for wait_ms, part in waits.items():
+            due_ms = self.now_ms + wait_ms
+            self.facts.append(records.Nacked(view.group.name, lease.token, mask_bytes(part), due_ms))
+            if not wait_ms:
+                for run in lease.runs(part):
+                    view.add_ready(run, run.attempt)
+            view.settle(lease, part)
+
+    def exhausted(self, lease: LeaseRecord, mask: int) -> int:
+        """Which of these messages were delivered as often as they may be, and may die now."""
+        most = self.settings.max_deliveries
+        dying = 0
+        for attempt, part in by_attempt(lease, mask).items():
+            if attempt >= most:
+                dying |= part
+        return dying if dying and self.dead_have_room() else 0
+
+    def _die(self, view: GroupView, lease: LeaseRecord, mask: int, reason: str) -> None:
+        reason = reason[:REASON_LENGTH_MAX]
+        self.facts.append(records.Died(view.group.name, lease.token, mask_bytes(mask), reason))
+        view.outstanding -= mask.bit_count()
+        view.settle(lease, mask)
+
+    # ------------------------------------------------------------------ what is asked of groups
+
+    def commit(self, request: CommitOffset) -> None:
+        view = self.view(request.group)
+        if view is not None and view.group.kind is not GroupKind.STREAM:
+            raise GroupKindConflict(f"{request.group!r} is a queue group; commits need another name")
+        if not 0 <= request.offset <= self.state.end_offset:
+            raise OffsetOutOfRange(
+                f"the offset {request.offset} lies outside 0 to {self.state.end_offset}",
+                offset=request.offset,
+                end_offset=self.state.end_offset,
+            )
+        if view is None:
+            self.make_group(request.group, GroupKind.STREAM, "earliest")
+        self.facts.append(records.Committed(request.group, request.offset))
+
+    def seek(self, request: Seek) -> None:
+        view = self.view(request.group)
+        if view is None:
+            raise GroupNotFound(f"the group {request.group!r} does not exist on this partition", group=request.group)
+        offset, nexts = self._places_from(request.offset)
+        if request.offset == "earliest" and view.group.kind is GroupKind.STREAM:
+            first = self.state.batches.first()
+            offset = self.state.end_offset if first is None else first.base_offset
+        self.facts.append(records.Sought(request.group, offset, nexts))
+        view.closed = True
+
+    def make(self, request: MakeGroup) -> None:
+        try:
+            kind = GroupKind(request.kind)
+        except ValueError:
+            raise ValidationError(f"{request.kind!r} is no kind of group: stream or queue", field="kind") from None
+        view = self.view(request.group)
+        if view is None:
+            self.make_group(request.group, kind, request.start)
+        elif view.group.kind is not kind:
+            raise GroupKindConflict(f"{request.group!r} is a {view.group.kind} group already", group=request.group)
+
+    def drop(self, request: DropGroup) -> None:
+        if self.view(request.group) is None:
+            raise GroupNotFound(f"the group {request.group!r} does not exist on this partition", group=request.group)
+        self.drop_group(request.group)
+
+    def drop_group(self, name: str) -> None:
+        self.facts.append(records.GroupDropped(name))
+        self._views[name] = None
+
+    # ------------------------------------------------------------------ dead letters
+
+    def choose_dead(self, request: Redrive | Discard) -> int:
+        view = self.queue_view(request.group)
+        ranges: list[tuple[int, int, int]] = []
+        if view.closed:
+            raise DeadLetterNotFound("the group was sought at the same time; list its dead letters again")
+        if request.offsets is None:
+            for lane, entry in view.group.dead_from(0):
+                if len(ranges) >= DEAD_RANGES_MAX:
+                    break
+                for at in range(entry.place, entry.place + entry.count):
+                    self._choose(view, ranges, lane, at)
+        else:
+            for offset in request.offsets[:DEAD_RANGES_MAX]:
+                for lane, entry in view.group.dead_from(offset):
+                    if entry.first_offset <= offset:
+                        self._choose(view, ranges, lane, entry.place + offset - entry.first_offset)
+                    break
+            if not ranges:
+                raise DeadLetterNotFound("none of these offsets is a dead letter of the group", group=request.group)
+        if ranges:
+            redrive = isinstance(request, Redrive)
+            self.facts.append((records.Redriven if redrive else records.Discarded)(request.group, ranges))
+            if redrive:
+                self._show_redriven(view, ranges)
+        return sum(count for _, _, count in ranges)
+
+    def _choose(self, view: GroupView, ranges: list[tuple[int, int, int]], lane: int, place: int) -> None:
+        if (lane, place) in view.dead_taken:
+            return
+        view.dead_taken.add((lane, place))
+        if ranges and ranges[-1][0] == lane and ranges[-1][1] + ranges[-1][2] == place:
+            ranges[-1] = (lane, ranges[-1][1], ranges[-1][2] + 1)
+        else:
+            ranges.append((lane, place, 1))
+
+    def _show_redriven(self, view: GroupView, ranges: Sequence[tuple[int, int, int]]) -> None:
+        for lane, place, count in ranges:
+            end = place + count
+            while place < end:
+                entry = view.group.lanes[lane].entry_at(place, Standing.DEAD)
+                assert entry is not None
+                stop = min(end, entry.place + entry.count)
+                first_offset = entry.first_offset + place - entry.place
+                view.add_ready(Run(lane, place, stop - place, first_offset, 0), 0)
+                view.outstanding += stop - place
+                place = stop
+
+
+def by_attempt(lease: LeaseRecord, mask: int) -> dict[int, int]:
+    """The mask, divided by how often the messages were delivered."""
+    found: dict[int, int] = {}
+    at = 0
+    for segment in lease.segments:
+        own = mask & (((1 << segment.count) - 1) << at)
+        if own:
+            found[segment.attempt] = found.get(segment.attempt, 0) | own
+        at += segment.count
+    return found

@@ -1,0 +1,234 @@
+"""Polls: which messages go to whom, strictly by priority.
+
+Lane 9 comes first. In a lane, retries come before fresh messages, each in place order. Nothing of a lower lane is taken
+while a higher one has something deliverable. A group that holds `outstanding_max` messages is served retries only. Of
+a batch, a message's size is taken as the average; at least one message is served, however large.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lanner.errors import GroupKindConflict, LannerError, ValidationError
+from lanner.limits import MEMBER_LENGTH_MAX, POLL_MESSAGES_MAX
+from lanner.model import LANES, GroupKind
+from lanner.partition import records
+from lanner.partition.batches import BatchRef
+from lanner.partition.passes import Pass
+from lanner.partition.places import ROW_PLACES, split_by_row
+from lanner.partition.records import Segment
+from lanner.partition.requests import WAIT, Answer, Lease, Poll, PollAnswer
+from lanner.partition.views import GroupView
+
+PASSED_BATCHES_MAX: Final = 1_024
+_TOUCH_MS: Final = 3_600_000
+
+
+def answer(decision: Pass, poll: Poll) -> Answer:
+    try:
+        return _answer(decision, poll)
+    except LannerError as error:
+        return error
+
+
+def _answer(decision: Pass, poll: Poll) -> Answer:
+    if not 0 < poll.max_messages <= POLL_MESSAGES_MAX:
+        raise ValidationError(f"max_messages is {poll.max_messages}: 1 to {POLL_MESSAGES_MAX}", field="max_messages")
+    if len(poll.member) > MEMBER_LENGTH_MAX:
+        raise ValidationError(f"the member's name is longer than {MEMBER_LENGTH_MAX}", field="member")
+    view = decision.view(poll.group)
+    if view is None:
+        view = decision.make_group(poll.group, GroupKind.QUEUE, poll.start)
+    elif view.group.kind is not GroupKind.QUEUE:
+        raise GroupKindConflict(f"{poll.group!r} is a stream group; poll under another name", group=poll.group)
+    if view.closed:
+        return WAIT
+    if not poll.auto_ack:
+        repeated = _find_repeat(decision, view, poll)
+        if repeated is not None:
+            return repeated
+    return _Taking(decision, view, poll).take()
+
+
+def _find_repeat(decision: Pass, view: GroupView, poll: Poll) -> PollAnswer | None:
+    """What the same poll got before, as far as it is still leased."""
+    key = (poll.member, poll.sequence)
+    decided = view.polls.get(key)
+    if decided is not None:
+        return decided
+    token = view.group.polls.get(key)
+    if token is None:
+        return None
+    lease = view.group.leases[token]
+    live = view.live_of(lease)
+    parts = [part for part in lease.parts if (part.member, part.sequence) == key]
+    leases: list[Lease] = []
+    for part in parts:
+        for run in lease.runs(part.mask & live):
+            leases += _by_batch(decision, run.first_offset, run.count, run.attempt)
+    if not leases:
+        return None
+    return PollAnswer(leases, min(part.deadline_ms for part in parts), False, token)
+
+
+def _by_batch(decision: Pass, first_offset: int, count: int, attempt: int) -> list[Lease]:
+    leases: list[Lease] = []
+    while count:
+        ref = decision.state.batch(first_offset)
+        assert ref is not None, f"offset {first_offset} is leased, but its batch is gone"
+        fits = min(count, ref.base_offset + ref.count - first_offset)
+        leases.append(Lease(ref, first_offset, fits, attempt))
+        first_offset += fits
+        count -= fits
+    return leases
+
+
+class _Taking:
+    """One poll being served."""
+
+    def __init__(self, decision: Pass, view: GroupView, poll: Poll) -> None:
+        self.decision = decision
+        self.view = view
+        self.poll = poll
+        self.messages_left = poll.max_messages
+        self.bytes_left = poll.max_bytes
+        self.room = decision.settings.outstanding_max - view.outstanding
+        self.limited = self.room <= 0 and not poll.auto_ack
+        self.leases: list[Lease] = []
+        self.segments: list[Segment] = []
+        self.passed: list[tuple[int, int, int]] = []
+
+    def take(self) -> Answer:
+        decision, view, poll = self.decision, self.view, self.poll
+        lanes = decision.state.lanes
+        for lane in range(LANES - 1, decision.lowest_lane - 1, -1):
+            if view.has_ready(lane) and not self._take_retries(lane):
+                break
+            next_place = max(view.nexts[lane], decision.trims.get(lane, 0))
+            if next_place < lanes[lane].end and not self.limited and not self._take_fresh(lane, next_place):
+                break
+        if self.passed:
+            decision.facts.append(records.Passed(poll.group, self.passed))
+        if not self.leases:
+            self._touch()
+            return WAIT
+        view.touched = True
+        if poll.auto_ack:
+            ranges = [(lane, place, count) for _, lane, place, count, _ in self.segments]
+            decision.facts.append(records.Taken(poll.group, ranges))
+            return PollAnswer(self.leases, decision.now_ms, False, None)
+        deadline_ms = decision.now_ms + decision.lease_ms(poll.lease_ms)
+        decision.facts.append(records.Leased(poll.group, poll.member, poll.sequence, deadline_ms, self.segments))
+        given = PollAnswer(self.leases, deadline_ms, self.limited, None)
+        view.polls[poll.member, poll.sequence] = given
+        return given
+
+    def _touch(self) -> None:
+        """An empty poll writes nothing, but for a word now and then that the group is not idle."""
+        group, view = self.view.group, self.view
+        quarter_ms = self.decision.settings.group_idle_ms // 4
+        if not view.touched and self.decision.now_ms - group.active_ms > min(quarter_ms, _TOUCH_MS):
+            self.decision.facts.append(records.GroupTouched(group.name))
+            view.touched = True
+
+    def _fits(self, ref: BatchRef, count: int) -> int:
+        """How many of `count` messages of this batch still fit; counts them as taken."""
+        if count > self.messages_left:
+            count = self.messages_left
+        by_bytes = self.bytes_left * ref.count // ref.size if ref.size else count
+        if count > by_bytes:
+            count = max(by_bytes, 0 if self.leases else min(count, 1))
+        self.messages_left -= count
+        self.bytes_left -= -(-ref.size * count // ref.count)
+        return count
+
+    def _add(self, ref: BatchRef, lane: int, place: int, first_offset: int, count: int, attempt: int) -> None:
+        self.leases.append(Lease(ref, first_offset, count, attempt))
+        segments = self.segments
+        if segments:
+            last_offset, last_lane, last_place, last_count, last_attempt = segments[-1]
+            if (
+                last_place + last_count == place
+                and last_lane == lane
+                and last_offset + last_count == first_offset
+                and last_attempt == attempt
+                and place % ROW_PLACES + count <= ROW_PLACES
+                and place % ROW_PLACES
+            ):
+                segments[-1] = Segment(last_offset, lane, last_place, last_count + count, attempt)
+                return
+        if place % ROW_PLACES + count <= ROW_PLACES:
+            segments.append(Segment(first_offset, lane, place, count, attempt))
+            return
+        for at, fits in split_by_row(place, count):
+            segments.append(Segment(first_offset + at - place, lane, at, fits, attempt))
+
+    def _take_retries(self, lane: int) -> bool:
+        """False: the poll is full."""
+        view, decision = self.view, self.decision
+        taken: list[tuple[tuple[int, int], int]] = []
+        more = True
+        for entry, gone in view.ready_entries(lane):
+            start = gone
+            while more and gone < entry.count:
+                first_offset = entry.first_offset + gone
+                ref = decision.state.batch(first_offset)
+                assert ref is not None, f"offset {first_offset} waits for a retry, but its batch is gone"
+                fits = min(entry.count - gone, ref.base_offset + ref.count - first_offset)
+                if 0 < ref.expires_at_ms <= decision.now_ms:
+                    self.passed.append((lane, entry.place + gone, fits))
+                    view.outstanding -= fits
+                else:
+                    wanted, fits = fits, self._fits(ref, fits)
+                    more = fits == wanted and self.messages_left > 0
+                    if fits:
+                        self._add(ref, lane, entry.place + gone, first_offset, fits, entry.attempts + 1)
+                gone += fits
+            if gone > start:
+                taken.append(((lane, entry.place), gone))
+            if not more:
+                break
+        view.taken.update(taken)
+        return more
+
+    def _take_fresh(self, lane: int, place: int) -> bool:
+        """False: the poll is full, or the group holds all it may."""
+        decision, view = self.decision, self.view
+        state = decision.state
+        start_offset = view.group.start_offset
+        now_ms = decision.now_ms
+        more = True
+        for lane_base, base_offset in state.lanes[lane].walk(place):
+            ref = state.batches.get(base_offset)
+            assert ref is not None
+            skip = place - lane_base
+            if 0 < ref.expires_at_ms <= now_ms:
+                skip = ref.count
+            elif base_offset + skip < start_offset:
+                skip = min(ref.count, start_offset - base_offset)
+            if lane_base + skip > place:
+                self.passed.append((lane, place, lane_base + skip - place))
+                place = lane_base + skip
+                if len(self.passed) >= PASSED_BATCHES_MAX:
+                    more = False
+                    break
+                if skip == ref.count:
+                    continue
+            wanted = ref.count - skip
+            if self.poll.auto_ack:
+                fits = self._fits(ref, wanted)
+            else:
+                fits = self._fits(ref, min(wanted, self.room))
+                self.room -= fits
+                view.outstanding += fits
+            if fits:
+                self._add(ref, lane, place, base_offset + skip, fits, 1)
+                place += fits
+            if fits < wanted or not self.messages_left:
+                more = False
+                break
+            if self.room <= 0 and not self.poll.auto_ack:
+                more = False
+                break
+        view.nexts[lane] = place
+        return more

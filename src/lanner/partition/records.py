@@ -1,0 +1,253 @@
+"""What a partition's log holds: appends, which are batches, and decisions, which are lists of facts.
+
+An append is a 16-byte prefix (kind, version, the leader's append time) and the producer's batch, untouched. A decision
+is two bytes (kind, version) and a msgpack array: leader time, the applied index the leader saw, and facts in the order
+in which they are to be applied. A fact names explicit places, offsets, tokens and times. It never names a policy,
+so whoever applies it needs none.
+
+Facts are past tense. Messages of a lease are named by a mask: bit n is the n-th message of the lease, little-endian.
+A tag is never reused, and a field is only ever added at the end, with a default.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lanner.errors import MalformedBatch, UnsupportedVersion, ValidationError
+from lanner.limits import TIME_MS_MAX
+
+APPEND_KIND: Final = 1
+DECISION_KIND: Final = 2
+APPEND_VERSION: Final = 1
+DECISION_VERSION: Final = 1
+APPEND_PREFIX_BYTES: Final = 16
+
+_PREFIX: Final = struct.Struct("<BBHIq")
+_DECISION_PREFIX: Final = bytes((DECISION_KIND, DECISION_VERSION))
+assert _PREFIX.size == APPEND_PREFIX_BYTES
+
+
+class Segment(NamedTuple):
+    """Messages that follow each other both in their lane and in the partition, delivered equally often."""
+
+    first_offset: int
+    lane: int
+    place: int
+    count: int  # type: ignore[assignment]
+    attempt: int
+
+
+class Fact(msgspec.Struct, array_like=True, gc=False):
+    """Something that happened. Applied in order, each exactly once."""
+
+
+class GroupMade(Fact, tag=1):
+    group: str
+    kind: str
+    start_offset: int
+    nexts: list[int]  # queue: the first place to hand out, by lane
+
+
+class GroupDropped(Fact, tag=2):
+    group: str
+
+
+class GroupTouched(Fact, tag=3):
+    """A poll found nothing, but the group is in use."""
+
+    group: str
+
+
+class Committed(Fact, tag=4):
+    group: str
+    offset: int
+
+
+class Sought(Fact, tag=5):
+    group: str
+    offset: int
+    nexts: list[int]
+
+
+class Leased(Fact, tag=6):
+    group: str
+    member: str
+    sequence: int
+    deadline_ms: int
+    segments: list[Segment]
+
+
+class Taken(Fact, tag=7):
+    """Handed out and settled at once: polls that acknowledge by themselves."""
+
+    group: str
+    ranges: list[tuple[int, int, int]]  # lane, place, count
+
+
+class Passed(Fact, tag=8):
+    """Settled without being handed out: expired, or before the group's start. Fresh places or retries."""
+
+    group: str
+    ranges: list[tuple[int, int, int]]  # lane, place, count
+
+
+class Acked(Fact, tag=9):
+    """Settled; also what expired while it was leased."""
+
+    group: str
+    token: int
+    mask: bytes
+
+
+class Nacked(Fact, tag=10):
+    """Waits for its retry until due_ms; ready at once when that is not after the decision's own time."""
+
+    group: str
+    token: int
+    mask: bytes
+    due_ms: int
+
+
+class Died(Fact, tag=11):
+    group: str
+    token: int
+    mask: bytes
+    reason: str
+
+
+class Extended(Fact, tag=12):
+    group: str
+    token: int
+    mask: bytes
+    deadline_ms: int
+
+
+class Released(Fact, tag=13):
+    """Given back unseen: the attempt does not count."""
+
+    group: str
+    token: int
+    mask: bytes
+
+
+class LeaseEnded(Fact, tag=14):
+    """The lease ran out; the attempt counts, and the messages are ready again."""
+
+    group: str
+    token: int
+    mask: bytes
+
+
+class WaitOver(Fact, tag=15):
+    group: str
+    places: list[tuple[int, int]]  # lane, first place of the waiting range
+
+
+class Redriven(Fact, tag=16):
+    group: str
+    ranges: list[tuple[int, int, int]]
+
+
+class Discarded(Fact, tag=17):
+    group: str
+    ranges: list[tuple[int, int, int]]
+
+
+class DelayOver(Fact, tag=18):
+    """These delayed batches enter their lanes, in this order, at the tail."""
+
+    base_offsets: list[int]
+
+
+class Trimmed(Fact, tag=19):
+    """Retention passed these lanes' batches below the place. What groups still hold in them is kept."""
+
+    bounds: list[tuple[int, int]]  # lane, first place that stays
+    more: bool
+
+
+class ProducersForgotten(Fact, tag=20):
+    producers: list[tuple[int, int]]  # id, the last activity seen: one that published since stays
+
+
+class DedupForgotten(Fact, tag=21):
+    until_ms: int  # ids appended at or before
+
+
+AnyFact = (
+    GroupMade
+    | GroupDropped
+    | GroupTouched
+    | Committed
+    | Sought
+    | Leased
+    | Taken
+    | Passed
+    | Acked
+    | Nacked
+    | Died
+    | Extended
+    | Released
+    | LeaseEnded
+    | WaitOver
+    | Redriven
+    | Discarded
+    | DelayOver
+    | Trimmed
+    | ProducersForgotten
+    | DedupForgotten
+)
+
+
+class Decision(msgspec.Struct, array_like=True, gc=False):
+    now_ms: int
+    seen_index: int
+    facts: list[AnyFact]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Decision)
+
+
+def encode_append(append_ms: int, batch: bytes | memoryview) -> bytes:
+    """The raft payload of an append: the batch's own bytes begin at APPEND_PREFIX_BYTES."""
+    return _PREFIX.pack(APPEND_KIND, APPEND_VERSION, 0, 0, append_ms) + batch
+
+
+def decode_append(payload: bytes) -> int:
+    """The append time of an append."""
+    if len(payload) < APPEND_PREFIX_BYTES:
+        raise MalformedBatch(f"the append is {len(payload)} bytes long, shorter than its prefix", field="prefix")
+    _, version, _, _, append_ms = _PREFIX.unpack_from(payload)
+    if version != APPEND_VERSION:
+        raise UnsupportedVersion(f"the append has version {version}; this broker knows {APPEND_VERSION}")
+    if not 0 <= append_ms <= TIME_MS_MAX:
+        raise MalformedBatch(f"the append time {append_ms} is not a time", field="append_ms")
+    return int(append_ms)
+
+
+def encode_decision(now_ms: int, seen_index: int, facts: list[AnyFact]) -> bytes:
+    return _DECISION_PREFIX + _encoder.encode(Decision(now_ms, seen_index, facts))
+
+
+def decode_decision(payload: bytes) -> Decision:
+    if payload[1:2] != _DECISION_PREFIX[1:]:
+        raise UnsupportedVersion(f"the decision has version {payload[1:2].hex()}; this broker knows {DECISION_VERSION}")
+    try:
+        decision = _decoder.decode(memoryview(payload)[2:])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValidationError(f"the decision does not decode: {error}") from None
+    if not 0 <= decision.now_ms <= TIME_MS_MAX:
+        raise ValidationError(f"the decision's time {decision.now_ms} is not a time")
+    return decision
+
+
+def mask_bytes(mask: int) -> bytes:
+    return mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
+
+
+def mask_of(data: bytes) -> int:
+    return int.from_bytes(data, "little")

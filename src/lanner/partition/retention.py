@@ -1,0 +1,208 @@
+"""Retention: which lanes' batches may go, and up to where.
+
+By age and by bytes the oldest go first, whatever their lane. With `acked`, a lane's batches go as soon as every queue
+group has passed them and every stream group has committed past them; a lane that starves holds back no other. What a
+group still holds in a batch that goes is kept when the trim is applied (see `kept`). A topic that drops the oldest at
+`max_bytes` is trimmed like one that is kept by bytes.
+
+Age counts from the latest of append and deliver_at. Trims come at most once a second, unless the last one stopped only
+because it had done enough for one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from typing import Final
+
+from lanner.model import FullPolicy, GroupKind, Retention, TopicSettings
+from lanner.partition import records
+from lanner.partition.batches import NOT_PLACED, BatchRef, LaneIndex
+from lanner.partition.groups import Group
+from lanner.partition.passes import Pass
+from lanner.partition.places import Entry
+from lanner.partition.state import State
+
+TRIM_BATCHES_MAX: Final = 1_024
+TRIM_INTERVAL_MS: Final = 1_000
+UNSETTLED_BATCHES_LEFT: Final = 64  # with `acked`: so many passed batches of a lane may wait for their last settle
+DEAD_LOOKED_AT_MAX: Final = 1_024
+
+
+def trim(decision: Pass) -> None:
+    """Write what may go now as one fact."""
+    state, settings, now_ms = decision.state, decision.settings, decision.now_ms
+    if not state.batch_count or not is_time(state, settings, now_ms):
+        return
+    bounds = dict(decision.trims)
+    left = TRIM_BATCHES_MAX
+    if settings.retention is Retention.ACKED:
+        left = _trim_acked(state, bounds, left)
+    elif settings.retention_ms:
+        left = _trim_aged(state, now_ms - settings.retention_ms, bounds, left)
+    bytes_max = byte_limit(settings)
+    if bytes_max and left > 0:
+        left = _trim_bytes(state, bytes_max, bounds, left)
+    if bounds:
+        decision.trims = bounds
+        decision.facts.append(records.Trimmed(sorted(bounds.items()), left <= 0))
+
+
+def is_time(state: State, settings: TopicSettings, now_ms: int) -> bool:
+    bytes_max = byte_limit(settings)
+    if state.trim_more or (bytes_max and state.stored_bytes > bytes_max):
+        return True
+    return now_ms >= state.trimmed_ms + TRIM_INTERVAL_MS
+
+
+def byte_limit(settings: TopicSettings) -> int:
+    """The bytes beyond which the oldest batches go; 0: none."""
+    limits = []
+    if settings.retention is Retention.TIME and settings.retention_bytes:
+        limits.append(settings.retention_bytes)
+    if settings.full_policy is FullPolicy.DROP_OLDEST and settings.max_bytes:
+        limits.append(settings.max_bytes)
+    return min(limits, default=0)
+
+
+def _aged_from_ms(ref: BatchRef) -> int:
+    return max(ref.append_ms, ref.deliver_at_ms)
+
+
+def _front(state: State, lane: LaneIndex, place: int) -> Iterator[BatchRef]:
+    if place < lane.end:
+        for _, base_offset in lane.walk(place):
+            ref = state.batches.get(base_offset)
+            assert ref is not None
+            yield ref
+
+
+def _trim_aged(state: State, until_ms: int, bounds: dict[int, int], left: int) -> int:
+    for number, lane in enumerate(state.lanes):
+        for ref in _front(state, lane, lane.first):
+            if _aged_from_ms(ref) > until_ms or left <= 0:
+                break
+            bounds[number] = ref.lane_base + ref.count
+            left -= 1
+    return left
+
+
+def _trim_bytes(state: State, bytes_max: int, bounds: dict[int, int], left: int) -> int:
+    """The oldest by offset go until the rest fits. A batch that waits for its time stays, and so does what lies behind
+    a younger one in its lane."""
+    excess = state.stored_bytes - bytes_max
+    for number, lane in enumerate(state.lanes):
+        if number in bounds:
+            for ref in _front(state, lane, lane.first):
+                if ref.lane_base >= bounds[number]:
+                    break
+                excess -= ref.size
+    if excess <= 0:
+        return left
+    for ref in state.batches.walk(0):
+        if excess <= 0 or left <= 0:
+            break
+        if ref.lane_base == NOT_PLACED:
+            continue
+        bound = bounds.get(ref.lane, state.lanes[ref.lane].first)
+        if ref.lane_base == bound:
+            bounds[ref.lane] = ref.lane_base + ref.count
+            excess -= ref.size
+            left -= 1
+    return left
+
+
+# ------------------------------------------------------------------ acked
+
+
+def _passed(state: State, number: int) -> tuple[int, int, int]:
+    """Of a lane: the first place that some queue group has not passed, the first that some has not settled, and the
+    lowest offset that some stream group has not committed past."""
+    next_place = floor = state.lanes[number].end
+    committed = state.end_offset
+    for group in state.groups.values():
+        if group.kind is GroupKind.QUEUE:
+            progress = group.lanes[number]
+            next_place = min(next_place, progress.next)
+            floor = min(floor, progress.floor())
+        else:
+            committed = min(committed, max(group.committed, 0))
+    return next_place, floor, committed
+
+
+def _trim_acked(state: State, bounds: dict[int, int], left: int) -> int:
+    if not state.groups:
+        return left
+    for number, lane in enumerate(state.lanes):
+        if lane.first < lane.end:
+            left = _trim_acked_lane(state, number, bounds, left)
+    return left
+
+
+def _trim_acked_lane(state: State, number: int, bounds: dict[int, int], left: int) -> int:
+    """Settled batches go at once. Those in which something is still held wait a little, for most will be settled soon:
+    only the last few of those passed are spared."""
+    lane = state.lanes[number]
+    next_place, floor, committed = _passed(state, number)
+    passed: list[int] = []  # the ends of batches that are passed, but not settled
+    for ref in _front(state, lane, lane.first):
+        end = ref.lane_base + ref.count
+        if end > next_place or ref.base_offset + ref.count > committed or left <= 0:
+            break
+        if end <= floor:
+            bounds[number] = end
+            left -= 1
+            continue
+        passed.append(end)
+        if len(passed) > UNSETTLED_BATCHES_LEFT:
+            bounds[number] = passed[len(passed) - 1 - UNSETTLED_BATCHES_LEFT]
+            left -= 1
+    return left
+
+
+# ------------------------------------------------------------------ when, and what makes room
+
+
+def next_due_ms(state: State, settings: TopicSettings, now_ms: int) -> int | None:
+    if not state.batch_count:
+        return None
+    if state.trim_more:
+        return now_ms
+    found: list[int] = []
+    bytes_max = byte_limit(settings)
+    if bytes_max and state.stored_bytes > bytes_max and _any_placed(state):
+        found.append(now_ms)
+    again_ms = state.trimmed_ms + TRIM_INTERVAL_MS
+    if settings.retention is Retention.ACKED:
+        if state.groups:
+            bounds: dict[int, int] = {}
+            _trim_acked(state, bounds, 1)
+            if bounds:
+                found.append(again_ms)
+    elif settings.retention_ms:
+        for lane in state.lanes:
+            for ref in _front(state, lane, lane.first):
+                found.append(max(_aged_from_ms(ref) + settings.retention_ms, again_ms))
+                break
+    return min(found, default=None)
+
+
+def _any_placed(state: State) -> bool:
+    return any(lane.first < lane.end for lane in state.lanes)
+
+
+def oldest_kept_dead(state: State) -> Iterator[tuple[str, int, int, int]]:
+    """(group, lane, place, bytes) of dead messages that pin what retention has passed, the oldest first."""
+    streams = [_dead_of(group) for group in state.groups.values() if group.dead]
+    for looked_at, (first_offset, name, lane, entry) in enumerate(merge(*streams, key=lambda each: each[0])):
+        if looked_at >= DEAD_LOOKED_AT_MAX:
+            return
+        for at in range(entry.count):
+            ref = state.kept.get(first_offset + at)
+            if ref is not None:
+                yield name, lane, entry.place + at, max(ref.size // ref.count, 1)
+
+
+def _dead_of(group: Group) -> Iterator[tuple[int, str, int, Entry]]:
+    for lane, entry in group.dead_from(0):
+        yield entry.first_offset, group.name, lane, entry

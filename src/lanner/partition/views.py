@@ -1,0 +1,72 @@
+"""A group as one pass of decisions sees it: the applied state, plus what the pass has decided so far.
+
+Deciding changes nothing, yet later requests of a pass must see what earlier ones took. A view holds that difference
+and only that: masks of leases already settled, entries made ready, places handed out. It lives for one pass.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from heapq import merge
+
+from lanner.partition.groups import Group
+from lanner.partition.leases import LeaseRecord, Run
+from lanner.partition.places import Entry, Standing
+from lanner.partition.requests import PollAnswer
+
+
+class GroupView:
+    __slots__ = (
+        "closed",
+        "dead_taken",
+        "extended",
+        "group",
+        "live",
+        "made",
+        "nexts",
+        "outstanding",
+        "polls",
+        "ready",
+        "taken",
+        "touched",
+    )
+
+    def __init__(self, group: Group, made: bool = False) -> None:
+        self.group = group
+        self.made = made  # by this pass: it is not in the state yet
+        self.closed = False  # sought in this pass: polls wait for the next
+        self.touched = made
+        self.nexts = [progress.next for progress in group.lanes]
+        self.outstanding = group.outstanding
+        self.live: dict[int, int] = {}  # token → what is still live
+        self.extended: dict[int, int] = {}  # token → what got a later deadline
+        self.ready: dict[int, list[Entry]] = {}  # lane → entries that this pass made ready, in order
+        self.taken: dict[tuple[int, int], int] = {}  # (lane, place) of a ready entry → how much of it is gone
+        self.dead_taken: set[tuple[int, int]] = set()  # (lane, place) of dead messages redriven or discarded
+        self.polls: dict[tuple[str, int], PollAnswer] = {}
+
+    def live_of(self, lease: LeaseRecord) -> int:
+        return self.live.get(lease.token, lease.live)
+
+    def settle(self, lease: LeaseRecord, mask: int) -> None:
+        self.live[lease.token] = self.live_of(lease) & ~mask
+        self.touched = True
+
+    def add_ready(self, run: Run, attempts: int) -> None:
+        entry = Entry(run.place, run.count, run.first_offset, attempts, Standing.READY)
+        insort(self.ready.setdefault(run.lane, []), entry)
+
+    def ready_entries(self, lane: int) -> Iterator[tuple[Entry, int]]:
+        """The ready entries of a lane in place order, and how much of each is gone already."""
+        entries: Iterator[Entry] = self.group.lanes[lane].ready_entries()
+        new = self.ready.get(lane)
+        if new:
+            entries = merge(entries, new)
+        for entry in entries:
+            gone = self.taken.get((lane, entry.place), 0) if self.taken else 0
+            if gone < entry.count:
+                yield entry, gone
+
+    def has_ready(self, lane: int) -> bool:
+        return bool(self.group.lanes[lane].ready_rows) or lane in self.ready
