@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from lanner import limits
 from lanner.client.session import Session
-from lanner.errors import StorageDamaged
+from lanner.errors import OffsetOutOfRange
 from lanner.spark.columns import StoredBatch
 from lanner.spark.offsets import Held, Span
 from lanner.wire.messages import Command, Fetch, Fetched, Offsets, OffsetsReply
@@ -47,13 +47,17 @@ class TopicLog:
     def held(self, topic: str) -> dict[int, Held]:
         """What each partition holds now. An unknown topic is TopicNotFound; it is not created."""
         reply, _ = self._runner.run(self._session.request(Command.OFFSETS, Offsets(topic), OffsetsReply))
-        return {one.partition: Held(one.first_offset, one.end_offset) for one in reply.partitions}
+        return {one.partition: Held(one.first_offset, one.end_offset, reply.incarnation) for one in reply.partitions}
 
     def batches(self, span: Span) -> Iterator[StoredBatch]:
-        """Every batch with messages of the span; the first and the last may reach beyond it."""
+        """Every batch with messages of the span; the first and the last may reach beyond it.
+
+        What retention takes before it is read is skipped. A topic that was deleted and created again since the read
+        was planned is refused by the broker, because the span names its incarnation.
+        """
         offset = span.start_offset
         while offset < span.end_offset:
-            ask = Fetch(span.topic, span.partition, offset, FETCH_BYTES)
+            ask = Fetch(span.topic, span.partition, offset, FETCH_BYTES, incarnation=span.incarnation)
             fetched, bulk = self._runner.run(self._session.request(Command.FETCH, ask, Fetched))
             place = 0
             for one in fetched.batches:
@@ -61,9 +65,9 @@ class TopicLog:
                     return
                 yield StoredBatch(one.base_offset, one.append_ms, bulk[place : place + one.size])
                 place += one.size
-            if fetched.next_offset <= offset:
-                raise StorageDamaged(
-                    f"{span.topic}/{span.partition} ends at {fetched.end_offset}, before {span.end_offset}, which it "
-                    "held when the read was planned: was the topic deleted and created again?"
+            if fetched.next_offset <= offset:  # the broker gave nothing and knows nothing further
+                raise OffsetOutOfRange(
+                    f"{span.topic}/{span.partition} ends at {fetched.end_offset}; it held offsets up to "
+                    f"{span.end_offset} when this read was planned"
                 )
             offset = fetched.next_offset

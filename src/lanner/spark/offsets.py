@@ -29,6 +29,7 @@ class Held(NamedTuple):
 
     first_offset: int
     end_offset: int
+    incarnation: int = 0  # of the topic; 0: whichever there is
 
 
 class Span(NamedTuple):
@@ -38,6 +39,7 @@ class Span(NamedTuple):
     partition: int
     start_offset: int
     end_offset: int
+    incarnation: int = 0
 
 
 class Bound(NamedTuple):
@@ -117,7 +119,7 @@ def resolve(starting: Bound, ending: Bound, topics: Mapping[str, Mapping[int, He
                     field=STARTING,
                 )
             if start < end:
-                spans.append(Span(topic, partition, start, end))
+                spans.append(Span(topic, partition, start, end, held.incarnation))
     return spans
 
 
