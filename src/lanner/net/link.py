@@ -155,6 +155,11 @@ class Link(asyncio.Protocol):
     # ------------------------------------------------------------------ the end
 
     @property
+    def is_writable(self) -> bool:
+        """The socket takes more bytes: whoever has a choice writes only then."""
+        return self._writable
+
+    @property
     def is_closing(self) -> bool:
         return self._hanging_up or self._transport is None or self._transport.is_closing()
 
@@ -175,13 +180,17 @@ class Link(asyncio.Protocol):
             transport.writelines(buffers)
             self._handed_over()
         self._connection.close(ConnectionLost("the connection is closed"))
-        if transport.can_write_eof():
-            transport.write_eof()
-            self.resume_reading(Pause.UNREAD_REPLIES | Pause.WORK_IN_HAND)
-            self._stall_timer = self._loop.call_later(LINGER_SECONDS, transport.abort)
-        else:
+        if not transport.can_write_eof():  # TLS has no half-closed state
             self._stall_timer = self._loop.call_later(self._stall_seconds, transport.abort)
             transport.close()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the peer was faster, and nobody was reading to notice
+            transport.abort()
+            return
+        self.resume_reading(Pause.UNREAD_REPLIES | Pause.WORK_IN_HAND)
+        self._stall_timer = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def abort(self, error: LannerError) -> None:
         """Close at once; what was not sent is lost."""

@@ -80,4 +80,4 @@ def test_a_newer_peer_may_send_more_fields_and_an_older_one_fewer() -> None:
 
 def test_control_parts_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        messages.Publish("t", 0).partition = 1  # type: ignore[misc]
+        messages.Publish("t", 0).partition = 1

@@ -1,0 +1,374 @@
+"""The listening end over real sockets, with a session that does what each test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+import pytest
+
+from lanner import limits
+from lanner.errors import ConnectionLost, Overloaded, ProtocolError, ServiceUnavailable, Unauthenticated, catalogue
+from lanner.net.connector import open_connection
+from lanner.net.link import Pause
+from lanner.net.listener import Listener, ServerLink
+from lanner.wire.connection import Request
+from lanner.wire.messages import (
+    Command,
+    Empty,
+    ErrorReply,
+    Fetch,
+    Fetched,
+    Hello,
+    HelloReply,
+    Poll,
+    Polled,
+    Settled,
+    SettleItem,
+)
+
+HELLO = b"\x01\x00\x00\x00\x0b\x00\x00\x00\x01\x00\x00\x00\x03\x91\x91\x01"
+
+
+class Scripted:
+    """A session that answers PING, and anything else by a script."""
+
+    script: Callable[[Scripted, Request], None] | None = None
+    refusal: Exception | None = None
+
+    def __init__(self, link: ServerLink) -> None:
+        self.link = link
+        self.requests: list[Request] = []
+        self.is_lost = False
+        self.handed = 0
+
+    def greet(self, hello: Hello) -> HelloReply:
+        if self.refusal is not None:
+            raise self.refusal
+        return HelloReply(1, "cluster", "node", "test", limits.FRAME_BYTES_MAX, 10)
+
+    def handle(self, request: Request) -> None:
+        self.requests.append(request)
+        if self.script is not None:
+            self.script(request)
+        else:
+            self.link.reply(request, Empty())
+
+    def handed_over(self) -> None:
+        self.handed += 1
+
+    def lost(self) -> None:
+        self.is_lost = True
+
+
+class Served:
+    def __init__(self, kind: type[Scripted], **bounds: int) -> None:
+        self.sessions: list[Scripted] = []
+        self.kind = kind
+        self.listener = Listener(self.make, **bounds)
+        self.address = ("", 0)
+
+    def make(self, link: ServerLink) -> Scripted:
+        self.sessions.append(self.kind(link))
+        return self.sessions[-1]
+
+
+@asynccontextmanager
+async def serving(kind: type[Scripted] = Scripted, **bounds: int) -> AsyncIterator[Served]:
+    served = Served(kind, **bounds)
+    served.address = await served.listener.start("127.0.0.1", 0)
+    try:
+        yield served
+    finally:
+        await served.listener.close()
+
+
+@asynccontextmanager
+async def raw(address: tuple[str, int]) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    command, length, correlation, control_length = struct.unpack(">BIII", await reader.readexactly(13))
+    rest = await reader.readexactly(length - 8)
+    return command, correlation, rest[:control_length]
+
+
+async def read_error(reader: asyncio.StreamReader) -> Exception:
+    """The error of the connection, which must be the last thing that is said."""
+    command, correlation, control = await asyncio.wait_for(read_frame(reader), 5)
+    assert (command, correlation) == (0xFF, 0)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    reply = msgspec.msgpack.decode(control, type=ErrorReply)
+    return catalogue()[reply.code](reply.message)
+
+
+async def still_serves(served: Served) -> None:
+    link = await open_connection(*served.address)
+    assert (await link.request(Command.PING, Empty())).control == Empty()
+    await link.close()
+
+
+async def test_a_client_says_hello_and_asks() -> None:
+    async with serving() as served:
+        link = await open_connection(*served.address, client="me")
+        assert link.hello_reply.cluster_id == "cluster"
+        assert (await link.request(Command.PING, Empty())).command is Command.PING
+        await link.close()
+        assert served.sessions[0].is_lost
+        assert not served.listener.links
+
+
+async def test_a_session_may_refuse_a_client() -> None:
+    class Refusing(Scripted):
+        refusal = Unauthenticated("who are you")
+
+    async with serving(Refusing) as served:
+        with pytest.raises(Unauthenticated, match="who are you"):
+            await open_connection(*served.address)
+
+
+async def test_replies_made_in_one_turn_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        link = await open_connection(*served.address)
+        transport = served.sessions[0].link._transport
+        assert transport is not None
+        writes: list[int] = []
+        plain = type(transport).writelines
+        monkeypatch.setattr(
+            type(transport), "writelines", lambda self, buffers: (writes.append(len(buffers)), plain(self, buffers))
+        )
+        before = served.sessions[0].handed
+        await asyncio.gather(*(link.request(Command.PING, Empty()) for _ in range(50)))
+        assert writes == [50, 50]  # the requests of one turn, and their replies
+        assert served.sessions[0].handed == before + 1
+        await link.close()
+
+
+async def test_garbage_before_hello_is_answered_with_what_was_expected() -> None:
+    async with serving() as served:
+        async with raw(served.address) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000)
+            error = await read_error(reader)
+            assert isinstance(error, ProtocolError)
+            assert "expected HELLO (0x01)" in str(error)
+        await still_serves(served)
+
+
+async def test_a_4_gib_length_is_refused_before_and_after_hello() -> None:
+    async with serving() as served:
+        async with raw(served.address) as (reader, writer):
+            writer.write(b"\x01\xff\xff\xff\xff")
+            assert "4294967295 bytes" in str(await read_error(reader))
+        async with raw(served.address) as (reader, writer):
+            writer.write(HELLO)
+            assert (await read_frame(reader))[0] == 0x81
+            writer.write(b"\x10\xff\xff\xff\xff")
+            assert "4294967295 bytes" in str(await read_error(reader))
+        await still_serves(served)
+
+
+async def test_a_client_that_says_nothing_or_dribbles_is_let_go_at_the_deadline() -> None:
+    async with serving(hello_deadline_ms=60) as served:
+        async with raw(served.address) as (reader, writer), raw(served.address) as (silent, _):
+            for byte in HELLO[:3]:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.01)
+            assert "no HELLO came within 60 ms" in str(await read_error(reader))
+            assert "no HELLO" in str(await read_error(silent))
+        await still_serves(served)
+
+
+async def test_the_deadline_does_not_touch_those_who_said_hello() -> None:
+    async with serving(hello_deadline_ms=30) as served:
+        link = await open_connection(*served.address)
+        await asyncio.sleep(0.08)
+        await link.request(Command.PING, Empty())
+        await link.close()
+
+
+async def test_a_truncated_frame_and_a_closed_socket_leave_the_listener_serving() -> None:
+    async with serving() as served:
+        async with raw(served.address) as (reader, writer):
+            writer.write(HELLO)
+            await read_frame(reader)
+            writer.write(b"\x10\x00\x00\x10\x00half")
+            await writer.drain()
+        await still_serves(served)
+        assert served.sessions[0].requests == []
+
+
+async def test_connections_are_bounded_and_the_one_too_many_is_told() -> None:
+    async with serving(connections_max=2) as served:
+        links = [await open_connection(*served.address) for _ in range(2)]
+        with pytest.raises(Overloaded, match="2 connections"):
+            await open_connection(*served.address)
+        await links[0].close()
+        await still_serves(served)
+        await links[1].close()
+
+
+class Flooding(Scripted):
+    """Answers every FETCH with a mebibyte."""
+
+    def script(self, request: Request) -> None:  # type: ignore[override]
+        self.link.reply(request, Fetched(0, 0, 0, []), [b"x" * limits.MIB])
+
+
+def stubborn(address: tuple[str, int]) -> socket.socket:
+    """A client that never reads, with small buffers so that the network holds little for it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sock.connect(address)
+    sock.sendall(HELLO)
+    return sock
+
+
+def fetches(count: int) -> bytes:
+    control = msgspec.msgpack.encode(Fetch("t", 0, 0))
+    return b"".join(
+        struct.pack(">BIII", Command.FETCH, 8 + len(control), number, len(control)) + control
+        for number in range(1, count + 1)
+    )
+
+
+async def test_a_client_that_reads_nothing_is_let_go_when_too_much_waits_for_it() -> None:
+    async with serving(Flooding, unsent_bytes_max=32 * limits.MIB) as served:
+        sock = stubborn(served.address)
+        try:
+            await asyncio.sleep(0.05)
+            sock.sendall(fetches(60))
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                if served.sessions[0].is_lost:
+                    break
+            assert served.sessions[0].is_lost
+        finally:
+            sock.close()
+        link = await open_connection(*served.address)
+        assert len((await link.request(Command.FETCH, Fetch("t", 0, 0))).bulk) == limits.MIB
+        await link.close()
+
+
+async def test_a_client_that_reads_nothing_is_asked_no_more_and_let_go_after_a_stall() -> None:
+    async with serving(Flooding, stall_ms=400) as served:
+        sock = stubborn(served.address)
+        try:
+            await asyncio.sleep(0.03)
+            for _ in range(20):
+                sock.sendall(fetches(1))
+                await asyncio.sleep(0.005)
+            session = served.sessions[0]
+            assert len(session.requests) < 20  # reading stopped, so the rest was never taken on
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                if session.is_lost:
+                    break
+            assert session.is_lost
+            failure = session.link._connection.failure
+            assert failure is not None
+            assert "read nothing" in failure.message
+        finally:
+            sock.close()
+        link = await open_connection(*served.address)
+        await link.close()
+
+
+async def test_a_client_that_reads_slowly_but_reads_is_kept() -> None:
+    async with serving(Flooding, stall_ms=60) as served:
+        reader, writer = await asyncio.open_connection(*served.address, limit=4_096)
+        writer.write(HELLO)
+        await read_frame(reader)
+        writer.write(fetches(3))
+        got = 0
+        while got < 3 * limits.MIB:
+            data = await reader.read(64 * limits.KIB)
+            assert data, "the listener hung up on a slow reader"
+            got += len(data)
+            await asyncio.sleep(0.005)
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_reading_stops_while_a_session_has_enough_in_hand() -> None:
+    class Busy(Scripted):
+        def script(self, request: Request) -> None:  # type: ignore[override]
+            self.link.pause_reading(Pause.WORK_IN_HAND)
+
+    async with serving(Busy) as served:
+        link = await open_connection(*served.address)
+        first = link.request(Command.PING, Empty())
+        await asyncio.sleep(0.02)
+        second = link.request(Command.PING, Empty())
+        await asyncio.sleep(0.05)
+        session = served.sessions[0]
+        assert len(session.requests) == 1
+        session.link.reply(session.requests[0], Empty())
+        session.link.resume_reading(Pause.WORK_IN_HAND)
+        await first
+        await asyncio.sleep(0.02)
+        assert len(session.requests) == 2
+        session.link.reply(session.requests[1], Empty())
+        session.link.resume_reading(Pause.WORK_IN_HAND)
+        await second
+        await link.close()
+
+
+async def test_a_client_that_left_unnoticed_does_not_trouble_the_close() -> None:
+    class Deaf(Scripted):
+        def script(self, request: Request) -> None:  # type: ignore[override]
+            self.link.pause_reading(Pause.WORK_IN_HAND)
+
+    async with serving(Deaf) as served:
+        link = await open_connection(*served.address)
+        link.request(Command.PING, Empty())
+        await asyncio.sleep(0.02)
+        link.abort(ConnectionLost("gone"))
+        await link.closed
+        await served.listener.close()
+        assert served.sessions[0].is_lost
+
+
+async def test_settles_are_answered_before_their_poll() -> None:
+    class Polling(Scripted):
+        def script(self, request: Request) -> None:  # type: ignore[override]
+            self.link.reply_settles(request, Settled([]))
+            asyncio.get_running_loop().call_later(0.03, self.link.reply, request, Polled([]))
+
+    async with serving(Polling) as served:
+        link = await open_connection(*served.address)
+        poll = link.poll(Poll("g", "t", "m", 1, settles=[SettleItem(0, 1, 2, 3, 1)]))
+        assert poll.settled is not None
+        assert (await poll.settled).command is Command.SETTLE
+        assert not poll.polled.done()
+        assert (await poll.polled).control == Polled([])
+        await link.close()
+
+
+async def test_closing_tells_everybody_and_refuses_newcomers() -> None:
+    async with serving() as served:
+        link = await open_connection(*served.address)
+        await served.listener.close()
+        await link.closed
+        with pytest.raises(ServiceUnavailable, match="stopping"):
+            link.request(Command.PING, Empty())
+
+
+async def test_a_client_that_does_not_hang_up_does_not_hold_up_the_close() -> None:
+    async with serving() as served:
+        sock = socket.create_connection(served.address)
+        sock.sendall(HELLO)
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(served.listener.close(), 4)
+        sock.close()
+        assert not served.listener.links
