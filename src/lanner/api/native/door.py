@@ -204,7 +204,7 @@ class _Session:
                 self._start(backlog.popleft())
             if not backlog:
                 self._link.resume_reading(Pause.WORK_IN_HAND)
-        elif not self._inflight and self._idle is not None and not self._idle.done():
+        if not self._inflight and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     def idle(self) -> asyncio.Future[None]:
