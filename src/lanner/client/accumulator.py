@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol
 
 from lanner import batch, limits
 from lanner.client.parcel import (
-    IDENTITY_LOST,
     Fate,
     Identity,
     Lane,
@@ -34,7 +33,7 @@ from lanner.client.parcel import (
     is_worth_repeating,
     may_have_taken_effect,
 )
-from lanner.errors import DeadlineExceeded, LannerError
+from lanner.errors import DeadlineExceeded, LannerError, ProducerFenced
 
 BACKOFF_MS: Final = 20
 BACKOFF_MS_MAX: Final = 1_000
@@ -339,7 +338,7 @@ class Accumulator:
             assert parcel.error is not None
             if parcel.uncertain or parcel.born_ms <= too_old_ms:
                 fates.append(Fate(parcel, final_error(parcel)))
-            elif isinstance(parcel.error, IDENTITY_LOST) or is_worth_repeating(parcel.error):
+            elif isinstance(parcel.error, ProducerFenced) or is_worth_repeating(parcel.error):
                 again.append(parcel)
             else:
                 fates.append(Fate(parcel, parcel.error))

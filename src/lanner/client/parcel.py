@@ -25,7 +25,6 @@ from lanner.errors import (
 )
 
 REFUSED_FOR_CERTAIN: Final = (Overloaded, StorageFull, TopicFull, SequenceGap)  # retryable, surely without effect
-IDENTITY_LOST: Final = (ProducerUnknown, ProducerFenced)
 
 
 class Identity(NamedTuple):
@@ -145,15 +144,15 @@ def is_worth_repeating(error: LannerError) -> bool:
     """A full topic rejects at once: that is its owner's choice, and waiting is the caller's."""
     if isinstance(error, TopicFull):
         return False
-    return error.retryable or type(error) in (ServerError, LannerError)
+    return error.retryable or type(error) in (ServerError, LannerError, ProducerUnknown)
 
 
 def identity_is_lost(flight: Sequence[Parcel], too_old_ms: float) -> bool:
     for position, parcel in enumerate(flight):
-        if isinstance(parcel.error, IDENTITY_LOST):
+        if isinstance(parcel.error, ProducerFenced):
             return True
-        if position == 0 and isinstance(parcel.error, SequenceGap):
-            return True  # the broker misses something that it has confirmed
+        if position == 0 and isinstance(parcel.error, ProducerUnknown | SequenceGap):
+            return True  # the broker misses something that it has confirmed; behind a failed one that says nothing
         if parcel.uncertain and (parcel.born_ms <= too_old_ms or not is_worth_repeating(parcel.error or _NO_ERROR)):
             return True
     return False

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -37,48 +36,39 @@ from lanner.client.session import Outcome, Session
 from lanner.errors import (
     LannerError,
     NotFoundError,
-    Overloaded,
     ServiceUnavailable,
     ValidationError,
 )
 from lanner.model import PRIORITY_NORMAL, parse_priority
+from lanner.net.clock import now_ms
 from lanner.wire.messages import Command, Empty, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _TICK_S: Final = 0.25  # how often deadlines are looked at while the broker cannot be reached
-_NORMAL: Final = ("normal", PRIORITY_NORMAL)
-UNROUTED_MAX: Final = 100_000  # messages that wait for their topic's first lookup
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Sending:
     """The fate of one message, as an awaitable: `await` gives its Receipt or raises why it failed."""
 
-    __slots__ = ("_parcel", "_position", "_producer")
+    __slots__ = ("_loop", "_parcel", "_position")
 
-    def __init__(self, producer: Producer, parcel: Parcel | None, position: int) -> None:
-        self._producer = producer
+    def __init__(self, loop: asyncio.AbstractEventLoop, parcel: Parcel, position: int) -> None:
+        self._loop = loop
         self._parcel = parcel
         self._position = position
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        if self._parcel is None:
-            yield from self._producer._wait_until_routed(self).__await__()
         parcel = self._parcel
-        assert parcel is not None
         if not parcel.settled:
             parcel.observed = True
-            waiter = self._producer._loop.create_future()
+            waiter = self._loop.create_future()
             parcel.waiters.append(waiter)
             yield from waiter
         return receipt_of(parcel, self._position)
 
     def done(self) -> bool:
         """Whether the fate is known."""
-        return self._parcel is not None and self._parcel.settled
+        return self._parcel.settled
 
 
 class Producer:
@@ -118,8 +108,6 @@ class Producer:
         )
         self._linger_ms = linger_ms
         self._round: dict[tuple[str, int], Lane] = {}  # where messages without a key go at present
-        self._unrouted: dict[str, list[tuple[Sending, Callable[[Route], tuple[Parcel, int]]]]] = {}
-        self._unrouted_count = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._scheduled = False
@@ -135,7 +123,7 @@ class Producer:
     @property
     def full(self) -> bool:
         """The buffer is at its bound: `send` refuses until there is `room()`."""
-        return self._held.full or self._unrouted_count >= UNROUTED_MAX
+        return self._held.full
 
     @property
     def buffered_bytes(self) -> int:
@@ -155,7 +143,7 @@ class Producer:
             self._room_waiters.append(waiter)
             await waiter
 
-    def send(
+    async def send(
         self,
         topic: str,
         value: Text,
@@ -170,49 +158,36 @@ class Producer:
         expires_at: Moment | None = None,
         dedup_id: Text | None = None,
     ) -> Sending:
-        """Take one message. Await what is returned for its fate, or forget it and let `flush` tell of failures.
+        """Take one message into the buffer; waits only while that is full.
 
-        Raises Overloaded while the buffer is full: `await producer.room()` first.
+        Await what is returned for the message's fate, or forget it and let `flush` tell of failures.
         """
-        if self._held.full or self._closed:
-            self._refuse()
+        held = self._held
+        if held.full or self._closed:
+            self._check_open()
+            await self.room()
         if type(value) is not bytes or len(value) > limits.MESSAGE_BYTES_MAX:
             value = value_bytes(value)
-        if priority not in _NORMAL:
-            priority = parse_priority(priority)
-        else:
-            priority = PRIORITY_NORMAL
+        number = PRIORITY_NORMAL if priority == PRIORITY_NORMAL else parse_priority(priority)
         if key is not None:
             key = key_bytes(key)
         maps = header_map(headers) if headers else None
         deliver_at_ms = expires_at_ms = 0
         if delay_ms is not None or deliver_at is not None:
-            deliver_at_ms = deliver_moment(delay_ms, deliver_at, wall_clock_ms)
+            deliver_at_ms = deliver_moment(delay_ms, deliver_at, now_ms)
         if ttl_ms is not None or expires_at is not None:
-            expires_at_ms = expiry_moment(ttl_ms, expires_at, wall_clock_ms)
+            expires_at_ms = expiry_moment(ttl_ms, expires_at, now_ms)
         dedup = b"" if dedup_id is None else dedup_bytes(dedup_id)
-        route = self._routing.known(topic)
-        if route is None:
-            place = partial(self._place, value, key, maps, priority, partition, deliver_at_ms, expires_at_ms, dedup)
-            return self._send_unrouted(topic, place)
-        parcel, position = self._place(
-            value,
-            key,
-            maps,
-            priority,
-            partition,
-            deliver_at_ms,
-            expires_at_ms,
-            dedup,
-            route,
-        )
-        return Sending(self, parcel, position)
+        route = self._routing.known(topic) or await self._routing.route(topic, create=True)
+        parcel = self._place(value, key, maps, number, partition, deliver_at_ms, expires_at_ms, dedup, route)
+        sending = Sending(self._loop, parcel, len(parcel.values) - 1)
+        if parcel.lane.sealed:
+            await asyncio.sleep(0)  # whoever sends in a tight loop lets each full batch leave
+        return sending
 
     async def publish(self, topic: str, value: Text, **options: Any) -> Receipt:
-        """Send one message and wait for its receipt; waits for room first."""
-        if self.full:
-            await self.room()
-        return await self.send(topic, value, **options)
+        """Send one message and wait for its receipt; options as of `send`."""
+        return await (await self.send(topic, value, **options))
 
     def _place(
         self,
@@ -225,10 +200,10 @@ class Producer:
         expires_at_ms: int,
         dedup_id: bytes,
         route: Route,
-    ) -> tuple[Parcel, int]:
-        """Put a checked message where it belongs; the parcel it went into, and its position there."""
+    ) -> Parcel:
+        """Put a checked message where it belongs: at the end of the parcel returned."""
         held = self._held
-        now_ms = self._loop.time() * 1000
+        born_ms = self._loop.time() * 1000
         if partition is None and key is None and not dedup_id:
             lane = self._round_lane(route, priority)
         else:
@@ -238,16 +213,16 @@ class Producer:
         if dedup_id:  # the id is of the batch: such a message travels alone, and needs no sequence
             size = len(value) + MESSAGE_OVERHEAD_BYTES
             parcel = held.add_sealed(
-                lane, [value], [key], [headers], size, now_ms, deliver_at_ms, expires_at_ms, dedup_id
+                lane, [value], [key], [headers], size, born_ms, deliver_at_ms, expires_at_ms, dedup_id
             )
         else:
-            parcel = held.add(lane, value, key, headers, now_ms, deliver_at_ms, expires_at_ms)
+            parcel = held.add(lane, value, key, headers, born_ms, deliver_at_ms, expires_at_ms)
         if not self._scheduled:
             if self._linger_ms == 0 or lane.sealed:
                 self._schedule()
             elif self._timer is None:
                 self._timer = self._loop.call_later(self._linger_ms / 1000, self._pump)
-        return parcel, len(parcel.values) - 1
+        return parcel
 
     def _round_lane(self, route: Route, priority: int) -> Lane:
         """Round robin by batch: stay while a batch is open, then go on to the next partition."""
@@ -286,8 +261,8 @@ class Producer:
         key_column = checked_column("keys", keys, count, key_bytes)
         header_column = checked_column("headers", headers, count, header_map)
         lane_number = parse_priority(priority)
-        deliver_at_ms = deliver_moment(delay_ms, deliver_at, wall_clock_ms)
-        expires_at_ms = expiry_moment(ttl_ms, expires_at, wall_clock_ms)
+        deliver_at_ms = deliver_moment(delay_ms, deliver_at, now_ms)
+        expires_at_ms = expiry_moment(ttl_ms, expires_at, now_ms)
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
         placed: list[Placed] = []
         for chosen, places in divide_by_key(route, partition, key_column, count):
@@ -329,50 +304,6 @@ class Producer:
                 parcel.waiters.append(waiter)
                 await waiter
 
-    # ------------------------------------------------------------------ topics not looked up yet
-
-    def _send_unrouted(self, topic: str, place: Callable[[Route], tuple[Parcel, int]]) -> Sending:
-        sending = Sending(self, None, 0)
-        waiting = self._unrouted.get(topic)
-        if waiting is None:
-            waiting = self._unrouted[topic] = []
-            self._start(self._find_route(topic))
-        waiting.append((sending, place))
-        self._unrouted_count += 1
-        return sending
-
-    async def _find_route(self, topic: str) -> None:
-        error: LannerError | None = None
-        route: Route | None = None
-        try:
-            route = await self._routing.route(topic, create=True)
-        except LannerError as caught:
-            error = caught
-        waiting = self._unrouted.pop(topic, [])
-        self._unrouted_count -= len(waiting)
-        for sending, place in waiting:
-            try:
-                if route is None:
-                    raise error or ServiceUnavailable()
-                sending._parcel, sending._position = place(route)
-            except LannerError as caught:
-                parcel = Parcel(Lane(topic, -1, PRIORITY_NORMAL, False), 0.0)
-                parcel.settled, parcel.error = True, caught
-                sending._parcel = parcel
-                self._unobserved = self._unobserved or caught
-        self._notify(self._room_waiters)
-        if not self._held.parcels and not self._unrouted:
-            self._notify(self._flush_waiters)
-
-    async def _wait_until_routed(self, sending: Sending) -> None:
-        while sending._parcel is None:
-            self._check_open()
-            tasks = list(self._tasks)
-            if tasks:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if sending._parcel.settled and sending._parcel.error is self._unobserved:
-            self._unobserved = None
-
     # ------------------------------------------------------------------ the pump
 
     def _schedule(self) -> None:
@@ -391,10 +322,10 @@ class Producer:
             self._timer.cancel()
             self._timer = None
         held = self._held
-        now_ms = self._loop.time() * 1000
+        moment_ms = self._loop.time() * 1000
         room = self._session.room
         if room > 0:
-            taken = held.take(now_ms, room)
+            taken = held.take(moment_ms, room)
             for parcel in taken.parcels:
                 assert parcel.data is not None
                 self._session.call(
@@ -406,27 +337,27 @@ class Producer:
             self._report(taken.refused)
             if held.needs_identity and self._opening is None:
                 self._opening = self._start(self._open_identity())
-            due_ms = held.next_due_ms(now_ms)
+            due_ms = held.next_due_ms(moment_ms)
         else:
-            due_ms = now_ms + _TICK_S * 1000 if held.parcels else None
+            due_ms = moment_ms + _TICK_S * 1000 if held.parcels else None
         if due_ms is not None and held.parcels:
-            if due_ms - now_ms >= held.timeout_ms or not self._session.is_up:
-                self._report(held.expire(now_ms))
-            delay_s = min(max(due_ms - now_ms, 1.0) / 1000, _TICK_S)
+            if due_ms - moment_ms >= held.timeout_ms or not self._session.is_up:
+                self._report(held.expire(moment_ms))
+            delay_s = min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
             self._timer = self._loop.call_later(delay_s, self._pump)
 
     def _answered(self, parcel: Parcel, outcome: Outcome) -> None:
-        now_ms = self._loop.time() * 1000
+        moment_ms = self._loop.time() * 1000
         if parcel.settled:
             return
         if isinstance(outcome, LannerError):
             if isinstance(outcome, NotFoundError):
                 self._routing.forget(parcel.lane.topic)
-            fates = self._held.failed(parcel, outcome, now_ms, sent=outcome.details.get("sent", True))
+            fates = self._held.failed(parcel, outcome, moment_ms, sent=outcome.details.get("sent", True))
         else:
             published = outcome.control
             fates = self._held.acknowledged(
-                parcel, published.base_offset, published.append_ms, published.duplicate, now_ms
+                parcel, published.base_offset, published.append_ms, published.duplicate, moment_ms
             )
             self._finish(parcel)
         if fates:
@@ -447,7 +378,7 @@ class Producer:
         parcel.waiters = []
         if self._room_waiters and not self._held.full:
             self._notify(self._room_waiters)
-        if self._flush_waiters and not self._held.parcels and not self._unrouted:
+        if self._flush_waiters and not self._held.parcels:
             self._notify(self._flush_waiters)
 
     async def _open_identity(self) -> None:
@@ -466,7 +397,7 @@ class Producer:
 
     async def flush(self) -> None:
         """Send everything now and wait until each fate is known. Raises the first failure nobody awaited."""
-        while self._held.parcels or self._unrouted:
+        while self._held.parcels:
             self._held.seal_all()
             self._schedule()
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -524,10 +455,3 @@ class Producer:
     def _check_open(self) -> None:
         if self._closed:
             raise ServiceUnavailable("the producer is closed: make a new one with queue.producer()")
-
-    def _refuse(self) -> None:
-        self._check_open()
-        raise Overloaded(
-            f"the producer holds {self._held.buffered_bytes} bytes that are not confirmed yet: "
-            "await producer.room() before sending more, or give it a larger buffer_bytes_max"
-        )

@@ -54,9 +54,7 @@ class Queue:
         What several tasks publish while a request is under way travels together.
         """
         publisher = self._publisher or self._open_publisher()
-        if publisher.full:
-            await publisher.room()
-        return await publisher.send(
+        sending = await publisher.send(
             topic,
             value,
             key=key,
@@ -69,6 +67,7 @@ class Queue:
             expires_at=expires_at,
             dedup_id=dedup_id,
         )
+        return await sending
 
     async def publish_many(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -45,11 +45,22 @@ Start = str | int | datetime | Mapping[int, int]
 class _Cursor:
     """Where the reader is in one partition, and what it has read ahead."""
 
-    __slots__ = ("asked_offset", "asking", "failures", "generation", "pages", "partition", "position", "stop_at")
+    __slots__ = (
+        "asked_offset",
+        "asking",
+        "decoded_to",
+        "failures",
+        "generation",
+        "pages",
+        "partition",
+        "position",
+        "stop_at",
+    )
 
     def __init__(self, partition: int, position: int, stop_at: int | None) -> None:
         self.partition = partition
         self.position = position  # of the next message to hand out
+        self.decoded_to = position  # what lies before it was handed out, or waits in batches to be
         self.asked_offset = position  # of the next page to ask for
         self.asking = False
         self.pages: deque[Page] = deque()
@@ -94,6 +105,7 @@ class Reader:
         self._cursors: dict[int, _Cursor] = {}
         self._ready: deque[_Cursor] = deque()  # cursors with a page in hand
         self._batches: deque[ReadBatch] = deque()
+        self._iterated: tuple[ReadBatch, Iterator[Message]] | None = None  # with what is left of its messages
         self._error: LannerError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._incarnation = 0
@@ -188,28 +200,37 @@ class Reader:
         while (batch := await self.read_batch()) is not None:
             yield batch
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        while (batch := await self.read_batch()) is not None:
-            cursor = self._cursors[batch.partition]
-            generation = cursor.generation
-            for message in batch.messages():
-                if cursor.generation != generation:
-                    break  # sought elsewhere meanwhile
-                cursor.position = message.offset + 1
-                yield message
-            else:
+    def __aiter__(self) -> Reader:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message. Batches and messages may be read in turns: what is left of a batch comes first."""
+        while True:
+            if self._iterated is not None:
+                batch, messages = self._iterated
+                cursor = self._cursors[batch.partition]
+                for message in messages:
+                    cursor.position = message.offset + 1
+                    return message
                 cursor.position = batch.next_offset
+                self._iterated = None
+            following = await self.read_batch()
+            if following is None:
+                raise StopAsyncIteration
+            self._iterated = following, following.messages()
 
     def _unpack(self, cursor: _Cursor) -> None:
         """Decode one page. What is beyond the end asked for is left out."""
         page = cursor.pages.popleft()
-        position = cursor.position
-        batches, holes, following = read_page(self.topic, cursor.partition, page, position)
+        batches, holes, following = read_page(self.topic, cursor.partition, page, cursor.decoded_to)
+        cursor.decoded_to = following
         if cursor.stop_at is not None:
             batches = [batch for batch in batches if batch.first_offset < cursor.stop_at]
             holes = [hole for hole in holes if hole.first_offset < cursor.stop_at]
-        self._batches.extend(batches)
-        if not batches:
+        if batches:
+            batches[-1].next_offset = following  # whoever has read it has also passed the hole behind it
+            self._batches.extend(batches)
+        else:
             cursor.position = following
         for hole in holes:
             self.holes.append(hole)
@@ -287,11 +308,12 @@ class Reader:
         for partition, position in starts.items():
             cursor = self._cursors[partition]
             cursor.generation += 1
-            cursor.position = cursor.asked_offset = position
+            cursor.position = cursor.decoded_to = cursor.asked_offset = position
             cursor.asking = False
             cursor.pages.clear()
         self._ready = deque(cursor for cursor in self._ready if cursor.partition not in starts)
         self._batches = deque(batch for batch in self._batches if batch.partition not in starts)
+        self._iterated = None
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Remember, under the group's name, how far the application came (by default: all it was handed)."""
