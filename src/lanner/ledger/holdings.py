@@ -11,7 +11,7 @@ rules of what may go are here, too:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from lanner.ledger.records import FileKind
@@ -121,14 +121,14 @@ class Holdings:
             and (info.kind is FileKind.KEPT or info.file_id < position_file)
         ]
 
-    def candidate(self, position_file: int) -> int | None:
+    def candidate(self, position_file: int, unmovable: Container[int] = ()) -> int | None:
         """The file to rewrite next, or None while there is room."""
         going = sum(info.size for info in self.files.values() if info.live == 0 and info.state is not FileState.OPEN)
         if self.file_bytes - going <= LIVE_RATIO * self.live_bytes + SPARE_SEGMENTS * self._segment_bytes:
             return None
         best: FileInfo | None = None
         for info in self.files.values():
-            if info.state is not FileState.SEALED or info.live == 0:
+            if info.state is not FileState.SEALED or info.live == 0 or info.file_id in unmovable:
                 continue
             if info.kind is FileKind.JOURNAL and info.file_id >= position_file:
                 continue
@@ -138,19 +138,15 @@ class Holdings:
                 best = info
         return None if best is None else best.file_id
 
-    def small_files(self, beside: int) -> list[int]:
+    def small_files(self) -> list[int]:
         """Small kept files to rewrite along with another, once they are many, so that files do not pile up."""
         bound = self._segment_bytes // SMALL_FRACTION
         small = [
-            info
+            info.file_id
             for info in self.files.values()
-            if info.kind is FileKind.KEPT
-            and info.state is FileState.SEALED
-            and info.live > 0
-            and info.size < bound
-            and info.file_id != beside
+            if info.kind is FileKind.KEPT and info.state is FileState.SEALED and info.live > 0 and info.size < bound
         ]
-        return [info.file_id for info in small] if len(small) >= SMALL_FILES_MERGED else []
+        return small if len(small) >= SMALL_FILES_MERGED else []
 
     # -------------------------------------------------------------- saving
 

@@ -28,23 +28,11 @@ from typing import Final
 
 from lanner import limits
 from lanner.errors import StorageDamaged
-from lanner.ledger.chunk import Part, Run
-from lanner.ledger.holdings import Holdings
+from lanner.ledger.books import Books
+from lanner.ledger.chunk import Part
 from lanner.ledger.journal import Commit, CommitItem, Journal, Preparation, Segment
 from lanner.ledger.ports import Files, Table
-from lanner.ledger.records import (
-    CHANGE,
-    HEADER_BYTES,
-    Change,
-    FileHeader,
-    FileKind,
-    Location,
-    RecordHead,
-    file_of,
-    offset_of,
-    position_at,
-    show_position,
-)
+from lanner.ledger.records import CHANGE, HEADER_BYTES, Change, FileKind, Location, file_of, offset_of, position_at
 from lanner.ledger.replay import Replayed, replay
 from lanner.ledger.rewriting import Rewrite
 from lanner.ledger.rows import (
@@ -53,35 +41,25 @@ from lanner.ledger.rows import (
     FileState,
     JournalRow,
     SetState,
-    chunk_key,
-    decode_bytes,
-    decode_file,
     decode_journal,
-    decode_set,
     encode_journal,
-    encode_set,
     machine_prefix,
-    numbers_in_key,
-    ranges_of_set,
-    removed_key,
-    set_key,
 )
 from lanner.ledger.saving import Rows, Save
 from lanner.ledger.setlog import SetLog, Stored
-from lanner.ledger.shelf import Shelf
 
-PURGED_ROWS_MAX: Final = 512
 _FIRST: Final = JournalRow(position_at(1, HEADER_BYTES), 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a start found."""
+    """What a start found. Files that the table does not know are left alone."""
 
     records: int = 0
     torn_bytes_cut: int = 0
     files: int = 0
     files_deleted: int = 0
+    files_unknown: tuple[int, ...] = ()
 
 
 class Ledger:
@@ -93,22 +71,18 @@ class Ledger:
         self.recovery = Recovery()
         self._table = table
         self._journal = Journal(random_bytes, segment_bytes, stored.position, stored.next_file)
-        self._shelf = Shelf(table)
-        self._holdings = Holdings(segment_bytes)
-        self._logs: dict[int, SetLog] = {}
-        self._states: dict[int, SetState] = {}  # the logs' own states
-        self._removed: dict[tuple[int, int], None] = {}  # (set, generation) whose rows are not yet taken away
-        self._removed_sets: set[int] = set()  # m rows to delete
-        self._changes: list[bytes] = []
-        self._next_generation = stored.next_generation
-        self._saved_position = stored.position
-        self._save: Save | None = None
+        self._books = Books(table, segment_bytes, stored.next_generation)
+        self._holdings = self._books.holdings
+        self._changes: list[bytes] = []  # sets added and removed that no commit carries yet
+        self._written_file = 0
         self._written_bytes = 0
         self._saved_bytes = 0
+        self._saved_position = stored.position
+        self._save: Save | None = None
         self._reserved = 0  # a file id that the table calls building: where the next rewrite goes
         self._reserved_saved = 0
         self._rewrite: Rewrite | None = None
-        self._last_file = 0
+        self._unmovable: set[int] = set()  # files that a rewrite could not empty, because they are damaged
         self._droppable: list[int] = []
 
     # -------------------------------------------------------------- recovery
@@ -125,7 +99,7 @@ class Ledger:
     ) -> Ledger:
         """The ledger as the table has it, and every record of the journal since. The only method that does I/O."""
         row = table.get(JOURNAL_KEY)
-        present = files.list()
+        present = dict(files.list())
         if row is None:
             if present:
                 raise StorageDamaged(
@@ -135,111 +109,71 @@ class Ledger:
             if not read_only:
                 table.commit({JOURNAL_KEY: encode_journal(_FIRST)})
         ledger = cls(table, random_bytes, segment_bytes, _FIRST if row is None else decode_journal(row))
-        ledger._load_rows()
+        ledger._books.load()
         deleted = ledger._delete_leftovers(files, present, read_only=read_only)
-        present = [(file_id, size) for file_id, size in present if file_id not in deleted]
+        unknown = ledger._match_files(present)
         replayed = ledger._replay(files, present, read_only=read_only)
-        ledger.recovery = Recovery(replayed.records, replayed.torn_bytes, len(present), len(deleted))
+        ledger.recovery = Recovery(replayed.records, replayed.torn_bytes, len(present), deleted, unknown)
         return ledger
 
-    def _load_rows(self) -> None:
-        for key, row in self._table.scan(b"g", b"h"):
-            self._holdings.load(decode_file(key, row))
-        for key, row in self._table.scan(b"m", b"n"):
-            state = decode_set(key, row)
-            self._logs[state.set_id] = SetLog(state, self._shelf, self._holdings)
-            self._states[state.set_id] = state
-        for key, _ in self._table.scan(b"x", b"y"):
-            set_id, generation = numbers_in_key(key)
-            self._removed[set_id, generation] = None
-        for key, row in self._table.scan(b"b", b"c"):
-            set_id, generation, file_id = numbers_in_key(key)
-            if (set_id, generation) not in self._removed:
-                self._holdings.load_share(set_id, generation, file_id, decode_bytes(key, row))
-
-    def _delete_leftovers(self, files: Files, present: Sequence[tuple[int, int]], *, read_only: bool) -> set[int]:
+    def _delete_leftovers(self, files: Files, present: dict[int, int], *, read_only: bool) -> int:
         """Delete what the table calls building or dropped, and nothing else."""
-        going = [
-            info.file_id
-            for info in self._holdings.files.values()
-            if info.state in (FileState.BUILDING, FileState.DROPPED)
-        ]
-        for file_id in going:
-            if not read_only:
-                files.remove(file_id)
-            self._holdings.remove(file_id)
-        return {file_id for file_id, _ in present}.intersection(going)
+        deleted = 0
+        for info in list(self._holdings.files.values()):
+            if info.state in (FileState.BUILDING, FileState.DROPPED):
+                if not read_only:
+                    files.remove(info.file_id)
+                self._holdings.remove(info.file_id)
+                deleted += present.pop(info.file_id, None) is not None
+        return deleted
 
-    def _replay(self, files: Files, present: Sequence[tuple[int, int]], *, read_only: bool) -> Replayed:
-        missing = self._holdings.missing_files(file_id for file_id, _ in present)
+    def _match_files(self, present: dict[int, int]) -> tuple[int, ...]:
+        """Compare the files with what the table says of them; the files that it does not know and replay will not."""
+        missing = self._holdings.missing_files(present)
         if missing:
             raise StorageDamaged(
                 f"file {missing[0]} is missing, and replica sets have entries in it; restore the data directory from a "
                 "backup, or let this broker rejoin from its peers",
                 file=missing[0],
             )
-        known = self._holdings.files
+        for info in list(self._holdings.files.values()):
+            if info.file_id not in present:
+                self._holdings.remove(info.file_id)
+            elif info.size != present[info.file_id]:
+                self._holdings.resize(info.file_id, present[info.file_id])
+        unknown = []
+        for file_id, size in present.items():
+            if file_id in self._holdings.files:
+                continue
+            if file_id >= file_of(self._journal.position):
+                self._holdings.add(FileInfo(file_id, FileKind.JOURNAL, FileState.OPEN, size))
+            else:
+                unknown.append(file_id)
+        return tuple(unknown)
+
+    def _replay(self, files: Files, present: dict[int, int], *, read_only: bool) -> Replayed:
+        """Replay the journal, and stand at its end, with the segments behind it to go on in."""
+        journal, known = self._journal, self._holdings.files
         segments = [
             (file_id, size)
-            for file_id, size in present
-            if (file_id not in known or known[file_id].kind is FileKind.JOURNAL)
-            and file_id >= file_of(self._journal.position)
+            for file_id, size in sorted(present.items())
+            if file_id >= file_of(journal.position) and known[file_id].kind is FileKind.JOURNAL
         ]
-        self._journal.next_file = max([self._journal.next_file, *(file_id + 1 for file_id, _ in present)])
-        for file_id, size in segments:
-            if file_id not in known:
-                self._holdings.add(FileInfo(file_id, FileKind.JOURNAL, FileState.OPEN, size))
-        replayed = replay(files, segments, self._journal.position, self._apply, cut=not read_only)
-        self._continue_at(replayed)
-        return replayed
-
-    def _continue_at(self, replayed: Replayed) -> None:
-        """Stand at the journal's end, with the segments behind it to go on in."""
-        journal, known = self._journal, self._holdings.files
+        replayed = replay(files, segments, journal.position, self._books.replay, cut=not read_only)
         journal.position = replayed.position
+        journal.next_file = max([journal.next_file, *(file_id + 1 for file_id in present)])
+        self._written_bytes = replayed.bytes
+        writable = {file_of(replayed.position)}
         current = replayed.headers.get(file_of(replayed.position))
         if current is not None:
             journal.segment = Segment(current.file_id, current.size, current.salt, offset_of(replayed.position))
-        writable = {file_of(replayed.position)}
         if replayed.spare:
             spare = replayed.headers[replayed.spare[0]]
             journal.spare = Segment(spare.file_id, spare.size, spare.salt)
             writable.add(spare.file_id)
-        for info in list(known.values()):
-            self._holdings.mark(info.file_id, FileState.OPEN if info.file_id in writable else FileState.SEALED)
-
-    def _apply(self, record: RecordHead, header: FileHeader) -> None:
-        """One record of the journal, as replay finds it."""
-        for set_id, generation, change in record.changes:
-            log = self.log_of(set_id, generation)
-            if change == Change.ADDED and log is None:
-                if set_id in self._logs:
-                    self._remove_log(set_id)
-                self._add_log(set_id, generation)
-                self._next_generation = max(self._next_generation, generation + 1)
-            elif change == Change.REMOVED and log is not None:
-                self._remove_log(set_id)
-        for set_id, term, vote, generation in record.votes:
-            log = self.log_of(set_id, generation)
-            if log is not None:
-                log.state.term, log.state.vote = term, vote
-                log.changed = True
-        offset = record.payload_offset
-        for entry in record.entries:
-            log = self.log_of(entry.set_id, entry.generation)
-            if log is not None and entry.index > log.state.compacted_index:
-                if entry.index > log.state.last_index + 1:
-                    raise StorageDamaged(
-                        f"the record at {show_position(record.position)} holds entry {entry.index} of replica set "
-                        f"{entry.set_id}, whose log ends at {log.state.last_index}; restore the data directory from a "
-                        "backup, or let this broker rejoin from its peers",
-                        file=header.file_id,
-                        offset=offset_of(record.position),
-                    )
-                place = (offset,), (entry.length,), (entry.crc,), (entry.term,), (entry.kind,)
-                log.append(Run(entry.index, header.file_id, *place))
-            offset += entry.length
-        self._written_bytes += record.end_offset - offset_of(record.position)
+        for file_id in known:
+            self._holdings.mark(file_id, FileState.OPEN if file_id in writable else FileState.SEALED)
+        return replayed
 
     # -------------------------------------------------------------- figures
 
@@ -269,14 +203,7 @@ class Ledger:
     @property
     def save_needed(self) -> bool:
         """Whether a save would write anything, leaving the machines aside."""
-        return bool(
-            self._journal.position != self._saved_position
-            or self._shelf.has_dirty
-            or self._holdings.has_dirty
-            or self._removed
-            or self._dead_files()
-            or any(log.changed for log in self._logs.values())
-        )
+        return self._journal.position != self._saved_position or self._books.has_changes or bool(self._dead_files())
 
     def files(self) -> dict[int, FileInfo]:
         """Every file that the ledger knows."""
@@ -286,51 +213,26 @@ class Ledger:
 
     def sets(self) -> dict[int, SetState]:
         """Every set, as of the last synced commit."""
-        return {set_id: replace(log.state) for set_id, log in self._logs.items()}
+        return {set_id: replace(state) for set_id, state in self._books.states.items()}
 
     def state(self, set_id: int) -> SetState:
-        return replace(self._log(set_id).state)
+        return replace(self._books.log(set_id).state)
 
     def add_set(self, set_id: int) -> None:
         """A new, empty set; durable with the next commit, which may carry its first entries."""
-        if set_id in self._logs:
-            raise ValueError(f"replica set {set_id} exists already")
-        generation = self._next_generation
-        self._next_generation += 1
-        self._add_log(set_id, generation)
+        generation = self._books.next_generation
+        self._books.add(set_id, generation)
         self._changes.append(CHANGE.pack(set_id, generation, Change.ADDED))
 
     def remove_set(self, set_id: int) -> None:
         """Forget a set and free all it held; durable with the next commit."""
-        generation = self._log(set_id).state.generation
-        self._remove_log(set_id)
+        generation = self._books.log(set_id).state.generation
+        self._books.remove(set_id)
         self._changes.append(CHANGE.pack(set_id, generation, Change.REMOVED))
 
-    def _add_log(self, set_id: int, generation: int) -> None:
-        state = SetState(set_id, generation)
-        self._logs[set_id] = log = SetLog(state, self._shelf, self._holdings)
-        self._states[set_id] = state
-        log.changed = True
-        self._removed_sets.discard(set_id)
-
-    def _remove_log(self, set_id: int) -> None:
-        generation = self._logs.pop(set_id).state.generation
-        del self._states[set_id]
-        self._shelf.forget(set_id, generation)
-        self._holdings.forget(set_id, generation)
-        self._removed[set_id, generation] = None
-        self._removed_sets.add(set_id)
-
     def log_of(self, set_id: int, generation: int) -> SetLog | None:
-        """The log of a set, if it is still of this generation."""
-        log = self._logs.get(set_id)
-        return log if log is not None and log.state.generation == generation else None
-
-    def _log(self, set_id: int) -> SetLog:
-        log = self._logs.get(set_id)
-        if log is None:
-            raise KeyError(f"replica set {set_id} is not in the ledger")
-        return log
+        """The log of a set, if it is still of this generation. For rewrites."""
+        return self._books.log_of(set_id, generation)
 
     # -------------------------------------------------------------- commits
 
@@ -341,25 +243,20 @@ class Ledger:
 
     def begin_commit(self, items: Sequence[CommitItem]) -> Commit:
         """One record of everything given; a set may come more than once. Payloads are not copied."""
-        commit = self._journal.begin(items, self._states, self._changes)
+        commit = self._journal.begin(items, self._books.states, self._changes)
         self._changes = []
         return commit
 
     def commit_synced(self, commit: Commit) -> None:
         """The commit is durable: its entries and votes count."""
         self._journal.synced(commit)
-        if commit.file not in self._holdings.files or self._last_file != commit.file:
+        if commit.file != self._written_file:
             self._enter_segment(commit.file)
         self._written_bytes += commit.size
         for set_id, generation, term, vote in commit.votes:
-            log = self.log_of(set_id, generation)
-            if log is not None:
-                log.state.term, log.state.vote = term, vote
-                log.changed = True
+            self._books.vote(set_id, generation, term, vote)
         for set_id, generation, run in commit.runs:
-            log = self.log_of(set_id, generation)
-            if log is not None:  # else it was removed meanwhile
-                log.append(run)
+            self._books.append(set_id, generation, run)
 
     def _enter_segment(self, file_id: int) -> None:
         """The journal goes on in this segment; those before it are sealed."""
@@ -367,10 +264,10 @@ class Ledger:
         assert segment is not None
         if file_id not in self._holdings.files:
             self._holdings.add(FileInfo(file_id, FileKind.JOURNAL, FileState.OPEN, segment.size))
-        for info in list(self._holdings.files.values()):
+        for info in self._holdings.files.values():
             if info.kind is FileKind.JOURNAL and info.state is FileState.OPEN and info.file_id < file_id:
                 self._holdings.mark(info.file_id, FileState.SEALED)
-        self._last_file = file_id
+        self._written_file = file_id
 
     def prepare(self) -> Preparation | None:
         """A segment to create ahead of time (`perform_preparation`), so that no commit waits for it; None when one
@@ -396,14 +293,14 @@ class Ledger:
     def term(self, set_id: int, index: int) -> int:
         """The entry's term; also that of the compacted index. KeyError when it is gone."""
         staged = self._staged(set_id, index)
-        return self._log(set_id).term(index) if staged is None else staged.term
+        return self._books.log(set_id).term(index) if staged is None else staged.term
 
     def kind(self, set_id: int, index: int) -> int:
         return self.entry(set_id, index).kind
 
     def entry(self, set_id: int, index: int) -> Stored:
         """Term, kind and place of an entry. KeyError when it is gone."""
-        return self._staged(set_id, index) or self._log(set_id).stored(index)
+        return self._staged(set_id, index) or self._books.log(set_id).stored(index)
 
     def entries(self, set_id: int, first: int, last: int, bytes_max: int) -> list[Stored]:
         """Entries first..last as far as their payloads fit the bound; at least one."""
@@ -425,19 +322,19 @@ class Ledger:
 
     def keep(self, set_id: int, index: int) -> None:
         """The machine wants the entry: it stays readable after compaction."""
-        self._log(set_id).keep(index)
+        self._books.log(set_id).keep(index)
 
     def keep_part(self, set_id: int, index: int, kept: bytes, size: int) -> None:
         """Of the entry the machine wants only this; a rewrite copies only this (see `Rewrite.write`)."""
-        self._log(set_id).keep_part(index, Part(bytes(kept), size))
+        self._books.log(set_id).keep_part(index, Part(bytes(kept), size))
 
     def release(self, set_id: int, index: int) -> None:
         """The machine no longer wants the entry."""
-        self._log(set_id).release(index)
+        self._books.log(set_id).release(index)
 
     def compact(self, set_id: int, index: int) -> None:
         """Raft no longer needs the entries up to this one, which must be saved."""
-        log = self._log(set_id)
+        log = self._books.log(set_id)
         if index > log.state.saved_index:
             raise ValueError(f"set {set_id} is saved up to {log.state.saved_index}: it cannot be compacted to {index}")
         log.compact(index)
@@ -454,44 +351,13 @@ class Ledger:
         if self._reserved == 0:
             self._reserved = self._journal.new_file()
             self._holdings.add(FileInfo(self._reserved, FileKind.KEPT, FileState.BUILDING, 0))
-        chunks = self._shelf.take_dirty()
-        puts: dict[bytes, bytes | None] = {
-            chunk_key(chunk.key): None if chunk.is_empty else chunk.encode() for chunk in chunks
-        }
-        purged = self._purge(puts)
-        puts.update(self._holdings.take_rows())
-        for set_id in self._removed_sets:
-            puts[set_key(set_id)] = None
-        self._removed_sets.clear()
-        for set_id, log in self._logs.items():
-            if log.changed:
-                log.changed = False
-                puts[set_key(set_id)] = encode_set(log.state, log.state.saved_index)
-        puts[JOURNAL_KEY] = encode_journal(
-            JournalRow(self._journal.position, self._journal.next_file, self._next_generation)
-        )
+        puts, chunks, purged = self._books.take_rows()
+        position = self._journal.position
+        puts[JOURNAL_KEY] = encode_journal(JournalRow(position, self._journal.next_file, self._books.next_generation))
         self._save = Save(
-            self._journal.position, self._written_bytes, puts, chunks, dropped, self._reserved, self._states, purged
+            position, self._written_bytes, puts, chunks, dropped, self._reserved, self._books.states, purged
         )
         return self._save
-
-    def _purge(self, puts: dict[bytes, bytes | None]) -> list[tuple[int, int]]:
-        """Take away rows of removed sets, a bounded number at a time; the sets of which nothing is left."""
-        room = PURGED_ROWS_MAX
-        finished = []
-        for set_id, generation in self._removed:
-            for start, stop in ranges_of_set(set_id, generation):
-                for key, _ in self._table.scan(start, stop):
-                    if room == 0:
-                        break
-                    puts[key] = None
-                    room -= 1
-            if room > 0:
-                puts[removed_key(set_id, generation)] = None
-                finished.append((set_id, generation))
-            else:
-                puts[removed_key(set_id, generation)] = b"\x01"
-        return finished
 
     def saved(self, save: Save) -> None:
         """The table has it: replay starts later now, and files may go."""
@@ -500,26 +366,26 @@ class Ledger:
         self._save = None
         self._saved_position = save.position
         self._saved_bytes = save.written_bytes
-        self._shelf.settle(save.chunks)
+        self._books.settle(save.chunks, save.purged)
         for set_id, (generation, applied_index) in save.applied.items():
-            log = self.log_of(set_id, generation)
+            log = self._books.log_of(set_id, generation)
             if log is not None:
                 log.state.saved_index = applied_index
-        for purged in save.purged:
-            self._removed.pop(purged, None)
         self._droppable.extend(save.dropped)
         self._reserved_saved = save.reserved
 
     def rows(self, set_id: int) -> Rows:
         """The rows of the set's machine."""
-        state = self._log(set_id).state
+        state = self._books.log(set_id).state
         return Rows(self._table, machine_prefix(set_id, state.generation), lambda: self._save)
 
     # -------------------------------------------------------------- what may go
 
     def rewrite_candidate(self) -> int | None:
         """The file to rewrite next, while the files hold too much that is dead; None when there is nothing to do."""
-        return self._holdings.candidate(file_of(self._saved_position)) if self._can_rewrite else None
+        if not self._can_rewrite:
+            return None
+        return self._holdings.candidate(file_of(self._saved_position), self._unmovable)
 
     @property
     def _can_rewrite(self) -> bool:
@@ -529,7 +395,8 @@ class Ledger:
         """Copy what is live in a file to a kept file. See `rewriting` for the steps; one rewrite at a time."""
         if not self._can_rewrite:
             raise RuntimeError("a rewrite is under way, or no file is reserved for one until the next save")
-        infos = [self._holdings.files[source] for source in (file, *self._holdings.small_files(file))]
+        beside = [source for source in self._holdings.small_files() if source != file and source not in self._unmovable]
+        infos = [self._holdings.files[source] for source in (file, *beside)]
         target, self._reserved = self._reserved, 0
         sources = [(info.file_id, info.size) for info in infos]
         self._rewrite = Rewrite(sources, target, self._journal.new_salt(), sum(info.live for info in infos))
@@ -540,6 +407,8 @@ class Ledger:
         assert rewrite is self._rewrite
         rewrite.settle(self)
         self._rewrite = None
+        if rewrite.done:
+            self._unmovable.update(source for source in rewrite.sources if self._holdings.files[source].live)
         self._holdings.mark(rewrite.target, FileState.SEALED)
 
     def target_used(self, file_id: int, size: int) -> None:

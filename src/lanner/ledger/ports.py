@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 
-class FileMissing(LookupError):
+class FileMissing(FileNotFoundError):
     """A file was removed between looking a place up and reading it; look the place up again."""
 
 

@@ -18,12 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from itertools import accumulate, groupby
+from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from lanner.errors import StorageDamaged
+from lanner.ledger.chunk import Run
 from lanner.ledger.ports import Files
 
 FORMAT_VERSION: Final = 1
@@ -81,14 +84,7 @@ class FileHeader(NamedTuple):
     size: int
 
 
-class EntryHeader(NamedTuple):
-    set_id: int
-    index: int  # type: ignore[assignment]
-    term: int
-    generation: int
-    length: int
-    crc: int
-    kind: int
+EntryHeader = tuple[int, int, int, int, int, int, int]  # as ENTRY has them
 
 
 class RecordHead(NamedTuple):
@@ -101,6 +97,21 @@ class RecordHead(NamedTuple):
     entries: list[EntryHeader]
     payload_offset: int
     end_offset: int
+
+    def runs(self) -> Iterator[tuple[int, int, Run]]:
+        """The entries by set and generation, with neighbouring indexes in each run."""
+        file_id = file_of(self.position)
+        offset = self.payload_offset
+        for (set_id, generation), group in groupby(self.entries, key=itemgetter(0, 3)):
+            entries = list(group)
+            if entries[-1][1] - entries[0][1] == len(entries) - 1:
+                parts = [entries]
+            else:  # the set came more than once
+                parts = [[entry] for entry in entries]
+            for part in parts:
+                _, indexes, terms, _, lengths, crcs, kinds = zip(*part, strict=True)
+                *offsets, offset = accumulate(lengths, initial=offset)
+                yield set_id, generation, Run(indexes[0], file_id, offsets, lengths, crcs, terms, kinds)
 
 
 def position_at(file_id: int, offset: int) -> int:
@@ -214,7 +225,7 @@ class RecordReader:
             synced,
             list(CHANGE.iter_unpack(head[:votes_at])),
             list(VOTE.iter_unpack(head[votes_at:entries_at])),
-            [EntryHeader._make(fields) for fields in ENTRY.iter_unpack(head[entries_at:])],
+            list(ENTRY.iter_unpack(head[entries_at:])),
             payload_offset,
             end_offset,
         )
@@ -222,10 +233,10 @@ class RecordReader:
     def payloads_match(self, record: RecordHead) -> bool:
         """Whether every payload of the record matches its crc."""
         offset = record.payload_offset
-        for entry in record.entries:
-            if crc32c(self._bytes(offset, entry.length)) != entry.crc:
+        for _, _, _, _, length, crc, _ in record.entries:
+            if crc32c(self._bytes(offset, length)) != crc:
                 return False
-            offset += entry.length
+            offset += length
         return offset == record.end_offset
 
     def heads_from(self, offset: int) -> Iterator[RecordHead]:

@@ -43,6 +43,7 @@ class Replayed:
 
     position: int
     records: int = 0
+    bytes: int = 0
     torn_bytes: int = 0
     headers: dict[int, FileHeader] = field(default_factory=dict)
     spare: list[int] = field(default_factory=list)  # segments behind the end: empty, or cut until they were
@@ -57,7 +58,7 @@ def replay(
     files: Files,
     segments: Sequence[tuple[int, int]],
     start: int,
-    apply: Callable[[RecordHead, FileHeader], None],
+    apply: Callable[[RecordHead], None],
     *,
     cut: bool = True,
 ) -> Replayed:
@@ -108,16 +109,14 @@ def _follows(reader: RecordReader, end: int) -> bool:
     return False
 
 
-def _replay_segment(
-    reader: RecordReader, offset: int, result: Replayed, apply: Callable[[RecordHead, FileHeader], None]
-) -> None:
-    header = result.headers[reader.file_id]
+def _replay_segment(reader: RecordReader, offset: int, result: Replayed, apply: Callable[[RecordHead], None]) -> None:
     while True:
         record = reader.head_at(offset)
         if record is None or not reader.payloads_match(record):
             break
-        apply(record, header)
+        apply(record)
         result.records += 1
+        result.bytes += record.end_offset - offset
         offset = record.end_offset
     result.position = position_at(reader.file_id, offset)
     _refuse_proof(reader, offset, result.position)

@@ -19,11 +19,12 @@ Entries of which only a part is wanted are handed to `transform(set_id, payload,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
+from lanner.errors import StorageDamaged
 from lanner.ledger.chunk import Part
 from lanner.ledger.ports import Files
 from lanner.ledger.records import (
@@ -37,12 +38,15 @@ from lanner.ledger.records import (
     head_bytes,
     position_at,
     read_entries,
+    read_entry,
 )
 from lanner.ledger.replay import read_header
 from lanner.ledger.setlog import SetLog
 
 ROUND_ENTRIES_MAX: Final = 1_000
 ROUND_BYTES_MAX: Final = 4 << 20
+
+_HEAD_WINDOW_BYTES: Final = 1 << 16
 
 Transform = Callable[[int, bytes, bytes], bytes]
 
@@ -76,16 +80,15 @@ class Rewrite:
         self.sources = tuple(file_id for file_id, _ in sources)
         self.target = target
         self.created = False
-        self.size = 0
+        self.size = HEADER_BYTES
+        self.damaged: list[Location] = []
         self.copied_entries = 0
         self.copied_bytes = 0
         self._waiting = list(sources)
         self._salt = salt
         self._reader: RecordReader | None = None
         self._offset = HEADER_BYTES
-        # Live bytes count each entry's header; a round adds one record header, and may hold few entries.
-        self._reserve = HEADER_BYTES + live_bytes
-        self._end = HEADER_BYTES
+        self._reserved = HEADER_BYTES + live_bytes
         self._found: list[_Found] = []
         self._chosen: list[_Found] = []
         self._moved: list[tuple[_Found, Location]] = []
@@ -97,63 +100,96 @@ class Rewrite:
 
     # -------------------------------------------------------------- thread
 
-    def read(self, files: Files) -> None:
-        """Gather the headers of the next entries, as many as one turn in the loop can judge."""
+    def read(self, files: Files) -> int:
+        """Gather the headers of the next entries, as many as one turn in the loop can judge; the bytes looked at."""
         total = 0
         while len(self._found) < ROUND_ENTRIES_MAX and total < ROUND_BYTES_MAX:
-            if self._reader is None:
-                if not self._waiting:
-                    return
-                file_id, size = self._waiting.pop(0)
-                header = read_header(files, file_id)
-                self._reader = None if header is None else RecordReader(files, file_id, size, header.salt, 1 << 16)
-                self._offset = HEADER_BYTES
-                continue
-            record = self._reader.head_at(self._offset)
-            if record is None:
+            reader = self._reader or self._next_source(files)
+            if reader is None:
+                break
+            record = reader.head_at(self._offset)
+            if record is None:  # the end of what was written
                 self._reader = None
                 continue
-            offset = record.payload_offset
-            for entry in record.entries:
-                location = Location(self._reader.file_id, offset, entry.length, entry.crc)
-                self._found.append(
-                    _Found(entry.set_id, entry.generation, entry.index, entry.term, entry.kind, location)
-                )
-                offset += entry.length
-            total += offset - self._offset
+            for set_id, generation, run in record.runs():
+                for place, index in enumerate(range(run.first_index, run.first_index + len(run.offsets))):
+                    location = Location(run.file, run.offsets[place], run.lengths[place], run.crcs[place])
+                    self._found.append(_Found(set_id, generation, index, run.terms[place], run.kinds[place], location))
+            total += record.payload_offset - self._offset
             self._offset = record.end_offset
+        return total
 
-    def write(self, files: Files, transform: Transform) -> None:
-        """Copy what was chosen. After StorageFull it may be repeated, or the rewrite given up."""
-        if not self._chosen:
-            return
-        payloads = read_entries(files, [found.location for found in self._chosen])
-        for place, found in enumerate(self._chosen):
-            if found.part is not None:
-                payloads[place] = transform(found.set_id, payloads[place], found.part.kept)
-        crcs = [crc32c(payload) for payload in payloads]
+    def _next_source(self, files: Files) -> RecordReader | None:
+        while self._waiting:
+            file_id, size = self._waiting.pop(0)
+            header = read_header(files, file_id)
+            if header is not None:
+                self._offset = HEADER_BYTES
+                self._reader = RecordReader(files, file_id, size, header.salt, _HEAD_WINDOW_BYTES)
+                return self._reader
+        return None
+
+    def write(self, files: Files, transform: Transform) -> int:
+        """Copy what was chosen; the bytes written. After StorageFull it may be repeated, or the rewrite given up."""
+        written = 0
+        while self._chosen:
+            part = self._chosen[: _bounded(self._chosen)]
+            written += self._copy(files, transform, part)
+            del self._chosen[: len(part)]
+        if self.created and not (self._waiting or self._reader) and self.size < self._reserved:
+            files.truncate(self.target, self.size)
+            files.sync(self.target)
+            self._reserved = self.size
+        return written
+
+    def _copy(self, files: Files, transform: Transform, chosen: Sequence[_Found]) -> int:
+        """One record in the target."""
+        entries: list[tuple[_Found, bytes, int]] = []
+        for found, payload in zip(chosen, self._payloads(files, chosen), strict=True):
+            if payload is not None:
+                if found.part is not None:
+                    payload = transform(found.set_id, payload, found.part.kept)
+                entries.append((found, payload, crc32c(payload)))
+        if not entries:
+            return 0
         headers = [
             ENTRY.pack(found.set_id, found.index, found.term, found.generation, len(payload), crc, found.kind)
-            for found, payload, crc in zip(self._chosen, payloads, crcs, strict=True)
+            for found, payload, crc in entries
         ]
-        payload_bytes = sum(map(len, payloads))
-        end = self._end + head_bytes(0, 0, len(headers)) + payload_bytes
+        start, payload_bytes = self.size, sum(len(payload) for _, payload, _ in entries)
+        end = start + head_bytes(0, 0, len(headers)) + payload_bytes
         if not self.created:
-            size = max(self._reserve, end)
-            files.create(self.target, size, encode_file_header(FileKind.KEPT, self._salt, self.target, size))
+            self._reserved = max(self._reserved, end)
+            header = encode_file_header(FileKind.KEPT, self._salt, self.target, self._reserved)
+            files.create(self.target, self._reserved, header)
             self.created = True
-        position = position_at(self.target, self._end)
+        position = position_at(self.target, start)
         head = encode_head(FileKind.KEPT, self._salt, position, position, payload_bytes, (), (), headers)
-        files.write(self.target, self._end, [head, *payloads])
+        files.write(self.target, start, [head, *(payload for _, payload, _ in entries)])
         files.sync(self.target)
-        offset = self._end + len(head)
-        for found, payload, crc in zip(self._chosen, payloads, crcs, strict=True):
+        offset = start + len(head)
+        for found, payload, crc in entries:
             self._moved.append((found, Location(self.target, offset, len(payload), crc)))
             offset += len(payload)
-        self._end = self.size = end
-        self.copied_entries += len(payloads)
+        self.size = end
+        self._reserved = max(self._reserved, end)
+        self.copied_entries += len(entries)
         self.copied_bytes += payload_bytes
-        self._chosen = []
+        return end - start
+
+    def _payloads(self, files: Files, chosen: Sequence[_Found]) -> Sequence[bytes | None]:
+        """The payloads, verified; None for those that are damaged, which stay where they are."""
+        try:
+            return read_entries(files, [found.location for found in chosen])
+        except StorageDamaged:
+            return [self._payload_unless_damaged(files, found.location) for found in chosen]
+
+    def _payload_unless_damaged(self, files: Files, location: Location) -> bytes | None:
+        try:
+            return read_entry(files, location)
+        except StorageDamaged:
+            self.damaged.append(location)
+            return None
 
     # -------------------------------------------------------------- loop
 
@@ -178,5 +214,15 @@ class Rewrite:
         for found, location in self._moved:
             log = ledger.log_of(found.set_id, found.generation)
             if log is not None:
-                log.move(found.index, found.location[:2], location)
+                log.move(found.index, found.location, location, found.part)
         self._moved = []
+
+
+def _bounded(chosen: Sequence[_Found]) -> int:
+    """How many of the chosen one record takes: as many as fit the bound, at least one."""
+    total = 0
+    for place, found in enumerate(chosen):
+        total += found.location.length
+        if place and total > ROUND_BYTES_MAX:
+            return place
+    return len(chosen)

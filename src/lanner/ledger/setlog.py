@@ -101,8 +101,11 @@ class SetLog:
             chunk.wanted[slot] = 1
 
     def keep_part(self, index: int, part: Part) -> None:
-        """The machine wants only this of the entry."""
-        chunk, slot = self._found(index)
+        """The machine wants only this of the entry; one that is gone was released later, in what a restart repeats."""
+        found = self.find(index)
+        if found is None:
+            return
+        chunk, slot = found
         self._shelf.touch(chunk)
         before = self._held(chunk, slot)
         chunk.wanted[slot] = 1
@@ -166,17 +169,18 @@ class SetLog:
         """What of an entry must be copied: None for all of it."""
         return chunk.parts.get(slot) if index <= self.state.compacted_index else None
 
-    def move(self, index: int, source: tuple[int, int], target: Location) -> bool:
-        """The entry was copied; False when it is no longer where it was copied from."""
+    def move(self, index: int, source: Location, target: Location, part: Part | None) -> None:
+        """The entry, or this part of it, was copied; nothing happens when it is no longer where it was copied from."""
         found = self.find(index)
-        if found is None or (found[0].files[found[1]], found[0].offsets[found[1]]) != source:
-            return False
+        if found is None or (found[0].files[found[1]], found[0].offsets[found[1]]) != (source.file, source.offset):
+            return
         chunk, slot = found
         self._shelf.touch(chunk)
         self._credit(chunk.files[slot], -self._held(chunk, slot))
         chunk.move(slot, *target)
+        if part is not None and chunk.parts.get(slot) is part:
+            chunk.parts[slot] = part._replace(size=target.length)  # no longer an estimate
         self._credit(target.file, self._held(chunk, slot))
-        return True
 
     # -------------------------------------------------------------- inside
 
