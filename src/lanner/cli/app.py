@@ -1,0 +1,47 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from lanner.cli import bench, broker, dead, groups, messages, topics
+from lanner.cli.screen import Screen
+
+app = typer.Typer(
+    name="lanner",
+    help="Lanner, a durable message queue with priorities. Start with: lanner up",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich help would double the time to the first line
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("up")(broker.up)
+app.command("publish")(messages.publish)
+app.command("consume")(messages.consume)
+app.command("peek")(messages.peek)
+app.add_typer(topics.app, name="topic")
+app.add_typer(groups.app, name="group")
+app.add_typer(dead.app, name="dlq")
+app.command("bench")(bench.bench)
+app.command("version")(broker.version)
+
+
+def run() -> None:
+    """Run the command of this process. Usage errors are told as JSON too where JSON is asked for."""
+    if "--json" not in sys.argv:
+        app()
+        return
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = 1
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        try:
+            Screen(as_json=True).fail(error.format_message(), kind="UsageError", code=2)
+        except typer.Exit as end:
+            code = end.exit_code
+    sys.exit(code or 0)

@@ -1,0 +1,260 @@
+"""`lanner publish`, `lanner consume`, `lanner peek`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
+
+import typer
+
+from lanner.cli import parsing
+from lanner.cli.options import SERVERS_DEFAULT, AsJson, Partition, Servers, Topic
+from lanner.cli.screen import Screen, count_text, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lanner.client import Queue, Receipt
+
+_READ_BYTES: Final = 1 << 20
+_LINE_BYTES_MAX: Final = 2 << 20
+_DRAIN_WAIT_MS: Final = 250
+_FOLLOW_WAIT_MS: Final = 10_000
+_COLOURS: Final = {9: "red", 0: "blue"}
+
+
+class Shown(Protocol):
+    """As much of a message as is printed."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Mapping[str, bytes]: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def timestamp_ms(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+def publish(
+    topic: Topic,
+    values: Annotated[
+        list[str] | None, typer.Argument(help="Messages; without any, each line of standard input is one.")
+    ] = None,
+    priority: Annotated[str, typer.Option("--priority", "-p", help="0 to 9, or low, normal, high.")] = "normal",
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages of one key keep their order.")] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE; may be repeated.")] = None,
+    partition: Partition = None,
+    delay_ms: Annotated[int | None, typer.Option("--delay-ms", min=0, help="Deliver only after this.")] = None,
+    ttl_ms: Annotated[int | None, typer.Option("--ttl-ms", min=0, help="Do not deliver after this.")] = None,
+    servers: Servers = SERVERS_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Publish messages. Returns once they are on disk.
+
+    \b
+    Example: lanner publish orders 'refund RF001' --priority high
+    Example: cat events.jsonl | lanner publish events
+    """
+    screen = Screen(as_json)
+    headers = parsing.pairs(header or (), "--header") or None
+    options: dict[str, Any] = {
+        "priority": int(priority) if priority.isdigit() else priority,
+        "partition": partition,
+        "delay_ms": delay_ms,
+        "ttl_ms": ttl_ms,
+    }
+
+    async def send(queue: Queue, chunk: list[str] | list[bytes]) -> list[Receipt]:
+        keys = None if key is None else [key] * len(chunk)
+        each = None if headers is None else [headers] * len(chunk)
+        return list(await queue.publish_many(topic, chunk, keys=keys, headers=each, **options))
+
+    if values:
+        for receipt in screen.with_queue(servers, lambda queue: send(queue, values)):
+            screen.say(receipt.id, {"id": receipt.id, **receipt._asdict()})
+        return
+    if sys.stdin.isatty():
+        screen.fail("give messages, or pipe lines in: cat file | lanner publish TOPIC", kind="UsageError", code=2)
+    began = time.monotonic()
+
+    async def pump(queue: Queue) -> int:
+        total = 0
+        with _Progress(as_json) as progress:
+            for lines in _lines(screen):
+                await send(queue, lines)
+                total += len(lines)
+                progress.add(len(lines))
+        return total
+
+    total = screen.with_queue(servers, pump)
+    seconds = max(time.monotonic() - began, 1e-6)
+    screen.say(
+        f"Published {count_text(total)} messages in {seconds:.2f} s ({count_text(total / seconds)} a second).",
+        {"published": total, "seconds": round(seconds, 3), "rate": round(total / seconds)},
+    )
+
+
+def consume(
+    topic: Topic,
+    group: Annotated[
+        str, typer.Option("--group", "-g", help="The group to consume as; it has its own progress.")
+    ] = "cli",
+    ack: Annotated[
+        bool, typer.Option("--ack/--no-ack", help="Settle what was shown, or give it back at the end.")
+    ] = True,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="At most so many.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until Ctrl-C.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Print only the values.")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="A new group begins at the end, not at the start.")] = False,
+    servers: Servers = SERVERS_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Consume messages, the most urgent first; without --follow until there are no more.
+
+    A message is acknowledged after it was printed.
+    """
+    screen = Screen(as_json)
+
+    async def work(queue: Queue) -> int:
+        shown = 0
+        start = "latest" if latest else "earliest"
+        async with queue.consumer(topic, group, start=start) as consumer:
+            while count is None or shown < count:
+                wanted = 100 if count is None else min(100, count - shown)
+                batch = await consumer.poll(wanted, _FOLLOW_WAIT_MS if follow else _DRAIN_WAIT_MS)
+                if not batch and not follow:
+                    break
+                for message in batch:
+                    _show(screen, message, values)
+                sys.stdout.flush()
+                shown += len(batch)
+                if ack and batch:
+                    await batch.ack()
+        return shown
+
+    shown = screen.with_queue(servers, work)
+    if not shown and not as_json and not values:
+        typer.secho(f"Nothing to consume for group {group}.", err=True, dim=True)
+
+
+def peek(
+    topic: Topic,
+    offset: Annotated[int, typer.Option(min=0, help="From this offset on.")] = 0,
+    partition: Partition = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1_000, help="At most so many.")] = 10,
+    values: Annotated[bool, typer.Option("--values", help="Print only the values.")] = False,
+    servers: Servers = SERVERS_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Look at messages without taking them, the most urgent first."""
+    screen = Screen(as_json)
+    found = screen.with_queue(servers, lambda queue: queue.admin.peek(topic, count, partition=partition, offset=offset))
+    for message in found:
+        _show(screen, message, values)
+    if not found and not as_json and not values:
+        typer.secho("No messages there.", err=True, dim=True)
+
+
+def as_document(message: Shown) -> dict[str, Any]:
+    """A message as JSON; bytes that are not UTF-8 as base64, as REST does it."""
+    value, encoding = text_of(message.value)
+    key, key_encoding = text_of(message.key)
+    document: dict[str, Any] = {
+        "id": message.id,
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "priority": message.priority,
+        "timestamp_ms": message.timestamp_ms,
+        "attempt": message.attempt,
+        "value": value,
+    }
+    if encoding:
+        document["encoding"] = encoding
+    if key is not None:
+        document["key"] = key
+    if key_encoding:
+        document["key_encoding"] = key_encoding
+    if message.headers:
+        document["headers"] = {name: text_of(header)[0] for name, header in message.headers.items()}
+    return document
+
+
+def _show(screen: Screen, message: Shown, values: bool) -> None:
+    if screen.as_json:
+        screen.document(as_document(message))
+        return
+    text, _ = text_of(message.value)
+    if values:
+        sys.stdout.write(f"{text}\n")
+        return
+    from lanner.model import priority_name
+
+    name = typer.style(f"{priority_name(message.priority)!s:>6}", fg=_COLOURS.get(message.priority))
+    retry = typer.style(f" (attempt {message.attempt})", fg="yellow") if message.attempt > 1 else ""
+    typer.echo(f"{name}  {typer.style(message.id, dim=True)}{retry}  {text}")
+
+
+def _lines(screen: Screen) -> Iterator[list[bytes]]:
+    """Lines of standard input, as many at a time as have arrived: a slow pipe is not kept waiting for a full batch."""
+    left = b""
+    arriving = cast(BufferedReader, sys.stdin.buffer)
+    while chunk := arriving.read1(_READ_BYTES):
+        *lines, left = (left + chunk).split(b"\n")
+        if len(left) > _LINE_BYTES_MAX:
+            screen.fail("a line is longer than a message may be (1 MiB)", kind="MessageTooLarge")
+        if lines:
+            yield lines
+    if left:
+        yield [left]
+
+
+class _Progress:
+    """A counter on the terminal while lines flow in; nothing where nobody watches."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._shown = not as_json and sys.stderr.isatty()
+        self._progress: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Progress:
+        if self._shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self._progress = Progress(
+                SpinnerColumn(),
+                BarColumn(),
+                TextColumn("{task.completed:,.0f} published"),
+                TextColumn("{task.speed:,.0f}/s"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._progress.start()
+            self._task = self._progress.add_task("publish", total=None)
+        return self
+
+    def add(self, count: int) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task, count)
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()

@@ -1,0 +1,25 @@
+"""Options that many commands share, with one wording."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Servers = Annotated[
+    str,
+    typer.Option(
+        "--servers",
+        "-s",
+        envvar="LANNER_SERVERS",
+        help="Broker addresses, HOST:PORT, with commas between.",
+        metavar="ADDRESSES",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON only, for programs: no colours, no tables.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Topic = Annotated[str, typer.Argument(help="The topic's name.", metavar="TOPIC")]
+Group = Annotated[str, typer.Argument(help="The group's name.", metavar="GROUP")]
+Partition = Annotated[int | None, typer.Option("--partition", min=0, help="This partition only.")]
+
+SERVERS_DEFAULT = "localhost:7400"

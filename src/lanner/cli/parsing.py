@@ -1,0 +1,60 @@
+"""Words of a command line as values: settings, message ids, offsets, times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import typer
+
+
+def pairs(words: Iterable[str], what: str) -> dict[str, str]:
+    """NAME=VALUE, several times."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint=what)
+        found[name] = value
+    return found
+
+
+def settings(words: Iterable[str]) -> dict[str, int | str]:
+    """Topic settings: numbers where they look like numbers; the broker knows the names and bounds."""
+    return {
+        name: int(value) if value.lstrip("-").isdigit() else value for name, value in pairs(words, "settings").items()
+    }
+
+
+def offsets(words: Iterable[str]) -> dict[int, int]:
+    """PARTITION=OFFSET, several times."""
+    found: dict[int, int] = {}
+    for partition, offset in pairs(words, "--offset").items():
+        if not partition.isdigit() or not offset.isdigit():
+            raise typer.BadParameter(f"{partition}={offset} is not PARTITION=OFFSET in numbers", param_hint="--offset")
+        found[int(partition)] = int(offset)
+    return found
+
+
+def message_ids(words: Iterable[str]) -> dict[int, list[int]]:
+    """Offsets by partition, from ids written PARTITION/OFFSET or TOPIC/PARTITION/OFFSET."""
+    found: dict[int, list[int]] = {}
+    for word in words:
+        parts = word.split("/")[-2:]
+        if len(parts) != 2 or not all(part.isdigit() for part in parts):
+            raise typer.BadParameter(f"{word!r} is not an id: write PARTITION/OFFSET, such as 0/17", param_hint="ID")
+        found.setdefault(int(parts[0]), []).append(int(parts[1]))
+    return found
+
+
+def moment(text: str) -> int:
+    """Milliseconds since 1970, from a number of them or from an ISO date and time (UTC where it does not say)."""
+    if text.isdigit():
+        return int(text)
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a time: write 2026-01-31T12:00:00 or milliseconds since 1970", param_hint="--time"
+        ) from None
+    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)

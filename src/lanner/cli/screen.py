@@ -1,0 +1,153 @@
+"""What a command shows: tables and colours for people, JSON for programs, and one line for what went wrong."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lanner.client import Queue
+
+Result = TypeVar("Result")
+
+
+class Screen:
+    """The terminal of one command."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._console: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(highlight=False, soft_wrap=True)
+        return self._console
+
+    def document(self, value: Any) -> None:
+        """One JSON document on one line."""
+        sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+        sys.stdout.flush()
+
+    def say(self, text: str, value: Any) -> None:
+        """A sentence for people, or the same as a document."""
+        if self.as_json:
+            self.document(value)
+        else:
+            typer.echo(text)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(*columns, title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        for row in rows:
+            table.add_row(*(_cell(value) for value in row))
+        self.console.print(table)
+
+    def facts(self, facts: Mapping[str, object]) -> None:
+        """Names and values, one a line."""
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for name, value in facts.items():
+            table.add_row(f"[dim]{name}[/dim]", _cell(value))
+        self.console.print(table)
+
+    def fail(self, message: str, *, kind: str = "Error", code: int = 1, **details: object) -> NoReturn:
+        """Say what was wrong and what to do, and end."""
+        sys.stdout.flush()
+        if self.as_json:
+            problem = {"type": kind, "message": message, "details": details}
+            sys.stderr.write(json.dumps(problem, ensure_ascii=False, default=str) + "\n")
+        else:
+            typer.secho(f"{kind}: {message}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(code)
+
+    def guard(self, work: Callable[[], Result]) -> Result:
+        """Run something; an error of the catalogue or of the system becomes one line."""
+        from lanner.errors import LannerError
+
+        try:
+            return work()
+        except LannerError as error:
+            self.fail(error.message, kind=error.name, **error.details)
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever read our output has gone: that is no failure of ours
+            raise typer.Exit(0) from None
+        except OSError as error:
+            self.fail(str(error), kind=type(error).__name__)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+    def with_queue(self, servers: str, work: Callable[[Queue], Awaitable[Result]]) -> Result:
+        """Run something over a connection to the brokers."""
+        from lanner.client import connect
+        from lanner.net.loop import run
+
+        async def connected() -> Result:
+            async with connect(servers, client_name="lanner-cli") as queue:
+                return await work(queue)
+
+        return self.guard(lambda: run(connected()))
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask before something that cannot be undone; where nobody can answer, --yes must have."""
+        if yes:
+            return
+        if self.as_json or not sys.stdin.isatty():
+            self.fail(f"{question} Say --yes to do it.", kind="NotConfirmed", code=2)
+        typer.confirm(question, abort=True)
+
+
+def text_of(value: bytes | None) -> tuple[str | None, str | None]:
+    """Bytes as text and the encoding that needs, as REST does it."""
+    if value is None:
+        return None, None
+    try:
+        return value.decode("utf-8"), None
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode("ascii"), "base64"
+
+
+def time_text(time_ms: int) -> str:
+    """A moment for people, in UTC."""
+    if not time_ms:
+        return "-"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def age_text(seconds: float) -> str:
+    """How long, in the unit that suits."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def count_text(count: float) -> str:
+    return f"{count:,.0f}"
+
+
+def bytes_text(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _cell(value: object) -> str:
+    from rich.markup import escape
+
+    return escape(count_text(value) if isinstance(value, int) and not isinstance(value, bool) else str(value))
