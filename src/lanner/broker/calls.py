@@ -55,7 +55,7 @@ class Range(NamedTuple):
     """Leased messages of one batch: offsets first_offset .. first_offset + count - 1."""
 
     first_offset: int
-    count: int
+    count: int  # type: ignore[assignment]
     attempt: int
 
 
@@ -81,7 +81,7 @@ class SettleItem(NamedTuple):
     partition: int
     token: int
     first_offset: int
-    count: int
+    count: int  # type: ignore[assignment]
     kind: int
     delay_ms: int = -1
     reason: str = ""
@@ -89,12 +89,12 @@ class SettleItem(NamedTuple):
 
 class SettleResult(NamedTuple):
     code: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class FetchedBatch(NamedTuple):
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]
     append_ms: int
     data: bytes | memoryview
 
@@ -109,7 +109,7 @@ class FetchResult(NamedTuple):
 
 class PublishResult(NamedTuple):
     base_offset: int
-    count: int
+    count: int  # type: ignore[assignment]
     append_ms: int
     duplicate: bool
 

@@ -264,12 +264,12 @@ class Engine:
             if effect.payload is not None:
                 ledger.keep(set_id, effect.index)
                 cache.put(set_id, effect.index, effect.payload)
-            for index, kept in effect.released:
+            for index, kept, size in effect.released:
                 if kept is None:
                     ledger.release(set_id, index)
                     cache.drop(set_id, index)
                 else:
-                    ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), 0)
+                    ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), size)
 
     # ------------------------------------------------------------------ time
 

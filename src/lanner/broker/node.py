@@ -72,7 +72,7 @@ class Node:
         )
         if ledger.recovery.torn_bytes_cut:
             log.warning(
-                "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes
+                "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes_cut
             )
         self.engine = Engine(
             ledger, files, rng=Random(os.urandom(16)), now_ms=self.now_ms, cache_bytes=self.settings.cache_bytes
@@ -302,9 +302,7 @@ class Node:
                 started = time.perf_counter()
                 read = await self._loop.run_in_executor(self._readers, rewrite.read, files)
                 rewrite.choose(ledger)
-                written = await self._loop.run_in_executor(
-                    self._readers, lambda r=rewrite: r.write(files, self.engine.transform)
-                )
+                written = await self._loop.run_in_executor(self._readers, rewrite.write, files, self.engine.transform)
                 pause = (read + written) / self.settings.rewrite_bytes_per_second - (time.perf_counter() - started)
                 if pause > 0:
                     await asyncio.sleep(pause)
@@ -339,7 +337,7 @@ class Node:
             cold = [(place, location) for place in _missing(found) if (location := self._locate(wanted[place]))]
             if not cold:
                 break
-            payloads = await self.in_reader(lambda cold=cold: [_read_or_none(files, place) for _, place in cold])
+            payloads = await self._loop.run_in_executor(self._readers, _read_all, files, [place for _, place in cold])
             for (place, _), payload in zip(cold, payloads, strict=True):
                 found[place] = payload
         return found
@@ -353,6 +351,10 @@ class Node:
 
 def _missing(found: Sequence[bytes | None]) -> list[int]:
     return [place for place, payload in enumerate(found) if payload is None]
+
+
+def _read_all(files: Files, locations: Sequence[Location]) -> list[bytes | None]:
+    return [_read_or_none(files, location) for location in locations]
 
 
 def _read_or_none(files: Files, location: Location) -> bytes | None:

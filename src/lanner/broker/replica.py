@@ -54,7 +54,7 @@ class Question(NamedTuple):
 class Effects(NamedTuple):
     """What applying one entry means for the ledger."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     payload: bytes | None  # of an entry that must stay readable
     released: Any
 

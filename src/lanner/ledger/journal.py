@@ -48,7 +48,7 @@ class CommitItem(NamedTuple):
 
     set_id: int
     hard_state: tuple[int, int] | None
-    entries: Sequence[EntryIn]
+    entries: Sequence[tuple[int, int, int, bytes]]  # as EntryIn, or any tuple of its shape
 
 
 class Preparation(NamedTuple):
@@ -221,7 +221,7 @@ class _Columns:
         self.kinds: list[int] = []
         self._starts: list[tuple[int, SetState, int]] = []  # place, set, first index
 
-    def add(self, state: SetState, entries: Sequence[EntryIn]) -> None:
+    def add(self, state: SetState, entries: Sequence[tuple[int, int, int, bytes]]) -> None:
         """Take the entries of one set. The hot loop: everything in it is paid per entry."""
         first = expected = entries[0][0]
         if not state.compacted_index < first <= self._last_index(state) + 1:

@@ -17,6 +17,7 @@ from lanner.model import LANES, GroupKind
 from lanner.partition import records
 from lanner.partition.batches import NOT_PLACED, BatchRef
 from lanner.partition.groups import Group
+from lanner.partition.kept import kept_size
 from lanner.partition.leases import runs_of
 from lanner.partition.places import Standing
 from lanner.partition.producers import SentBatch
@@ -46,7 +47,7 @@ class HeaderLike(Protocol):
     def dedup_id(self) -> bytes: ...
 
 
-_NOTHING: Final[tuple[tuple[int, tuple[int, ...] | None], ...]] = ()
+_NOTHING: Final[tuple[tuple[int, tuple[int, ...] | None, int], ...]] = ()
 
 
 # ------------------------------------------------------------------ appends
@@ -156,7 +157,7 @@ class _Changes:
         self.state = state
         self.index = index
         self.now_ms = state.machine_ms
-        self.released: list[tuple[int, tuple[int, ...] | None]] = []
+        self.released: list[tuple[int, tuple[int, ...] | None, int]] = []
         self.deliverable = False
         self._touched: dict[str, Group] = {}
         self._changed: dict[str, Group] = {}
@@ -374,14 +375,15 @@ class _Changes:
         if held:
             kept = tuple(at for first, count in runs_of(held) for at in range(first, first + count))
             if kept != ref.kept:
-                state.kept.put(ref._replace(kept=kept))
-                self.released.append((ref.index, kept))
+                ref = ref._replace(kept=kept)
+                state.kept.put(ref)
+                self.released.append((ref.index, kept, kept_size(ref)))
             return
         if ref.kept is not None:
             state.kept.remove(ref)
         if ref.expires_at_ms:
             state.expiring_count -= 1
-        self.released.append((ref.index, None))
+        self.released.append((ref.index, None, 0))
 
     def _shrink_kept(self) -> None:
         affected: dict[int, BatchRef] = {}

@@ -96,22 +96,28 @@ class _Taking:
         self.limited = self.room <= 0 and not poll.auto_ack
         self.leases: list[Lease] = []
         self.segments: list[Segment] = []
+        self.apart = 0  # a segment is wholly retries or wholly fresh: those before this number do not grow
         self.passed: list[tuple[int, int, int]] = []
 
     def take(self) -> Answer:
         decision, view, poll = self.decision, self.view, self.poll
         lanes = decision.state.lanes
-        for lane in range(LANES - 1, decision.lowest_lane - 1, -1):
+        for lane in range(LANES - 1, max(decision.lowest_lane, poll.min_lane) - 1, -1):
             if view.has_ready(lane) and not self._take_retries(lane):
                 break
             next_place = max(view.nexts[lane], decision.trims.get(lane, 0))
             if next_place < lanes[lane].end and not self.limited and not self._take_fresh(lane, next_place):
                 break
-        if self.passed:
+        given = self._give()
+        if self.passed:  # after the leases: they may lie behind what was passed, never before
             decision.facts.append(records.Passed(poll.group, self.passed))
+        return given
+
+    def _give(self) -> Answer:
+        decision, view, poll = self.decision, self.view, self.poll
         if not self.leases:
             self._touch()
-            return WAIT
+            return PollAnswer([], decision.now_ms, True, None) if self.limited else WAIT
         view.touched = True
         if poll.auto_ack:
             ranges = [(lane, place, count) for _, lane, place, count, _ in self.segments]
@@ -145,7 +151,7 @@ class _Taking:
     def _add(self, ref: BatchRef, lane: int, place: int, first_offset: int, count: int, attempt: int) -> None:
         self.leases.append(Lease(ref, first_offset, count, attempt))
         segments = self.segments
-        if segments:
+        if len(segments) > self.apart:
             last_offset, last_lane, last_place, last_count, last_attempt = segments[-1]
             if (
                 last_place + last_count == place
@@ -166,6 +172,7 @@ class _Taking:
     def _take_retries(self, lane: int) -> bool:
         """False: the poll is full."""
         view, decision = self.view, self.decision
+        self.apart = len(self.segments)
         taken: list[tuple[tuple[int, int], int]] = []
         more = True
         for entry, gone in view.ready_entries(lane):
@@ -195,6 +202,7 @@ class _Taking:
         """False: the poll is full, or the group holds all it may."""
         decision, view = self.decision, self.view
         state = decision.state
+        self.apart = len(self.segments)
         start_offset = view.group.start_offset
         now_ms = decision.now_ms
         more = True

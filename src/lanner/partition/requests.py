@@ -137,7 +137,7 @@ class Appended(NamedTuple):
 class Outcome(NamedTuple):
     result: Appended | LannerError | None
     live: bool  # the entry's payload must stay readable
-    released: Sequence[tuple[int, tuple[int, ...] | None]]  # index, positions still needed; None: nothing is
+    released: Sequence[tuple[int, tuple[int, ...] | None, int]]  # index, positions still needed (None: none), bytes
     deliverable: bool  # waiting polls should look again
 
 
