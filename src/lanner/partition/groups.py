@@ -199,15 +199,15 @@ class Group:
         while place < end:
             entry = progress.entry_at(place, Standing.DEAD)
             if entry is None:
-                place += 1
+                place = progress.next_entry(place, Standing.DEAD)
                 continue
             stop = min(end, entry.place + entry.count)
             self._unlist_dead(entry)
             [piece] = progress.cut(place, stop - place, Standing.DEAD)
-            for left in (entry.place, stop):
-                rest = progress.entry_at(left, Standing.DEAD)
-                if rest is not None and rest.place == left and left != place:
-                    self._note(lane, rest)
+            if entry.place < place:
+                self._note(lane, entry.part(entry.place, place - entry.place))
+            if stop < entry.place + entry.count:
+                self._note(lane, entry.part(stop, entry.place + entry.count - stop))
             self._dirty_rows.add((lane, place >> ROW_SHIFT))
             if redrive:
                 self._add(lane, piece._replace(standing=Standing.READY, attempts=0, time_ms=0, reason=""))

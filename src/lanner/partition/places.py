@@ -173,7 +173,7 @@ class LaneProgress:
         while place < end:
             entry = self.entry_at(place, standing)
             if entry is None:
-                place += 1
+                place = self.next_entry(place, standing)
                 continue
             self._forget(entry)
             if entry.place < place:
@@ -184,6 +184,13 @@ class LaneProgress:
             pieces.append(entry.part(place, stop - place))
             place = stop
         return pieces
+
+    def next_entry(self, place: int, standing: int) -> int:
+        """Where the next entry of that standing in this row begins, or the next row."""
+        row = self.rows.get(place >> ROW_SHIFT)
+        listed = (row.listed(standing) if row is not None else None) or []
+        at = bisect_right(listed, place)
+        return listed[at] if at < len(listed) else ((place >> ROW_SHIFT) + 1) << ROW_SHIFT
 
     def ready_entries(self) -> Iterator[Entry]:
         for number in self.ready_rows:
