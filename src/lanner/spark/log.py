@@ -1,13 +1,14 @@
 """A topic's log as an executor reads it: blocking calls over the client, opened where they are used.
 
 Spark pickles readers and sends them to executors, so a `TopicLog` is never part of one: each task opens its own,
-after the worker process has been forked, and closes it when it is done.
+after the worker process has been forked, and closes it when it is done. The connection lives in a thread of its own,
+so that the next page arrives while Spark is still busy with the last one; memory is bounded by these two pages.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,23 +17,25 @@ from lanner.client.session import Session
 from lanner.errors import OffsetOutOfRange
 from lanner.spark.columns import StoredBatch
 from lanner.spark.offsets import Held, Span
+from lanner.sync import LoopThread
 from lanner.wire.messages import Command, Fetch, Fetched, Offsets, OffsetsReply
 
-FETCH_BYTES: Final = 4 * limits.MIB
+PAGE_BYTES: Final = 4 * limits.MIB
 
 
 class TopicLog:
-    """A connection to the brokers, for one thread."""
+    """A connection to the brokers, for one task."""
 
-    def __init__(self, servers: str, *, timeout_ms: float = 30_000) -> None:
-        self._session = Session(servers, client_name="lanner-spark", timeout_ms=timeout_ms)
-        self._runner = asyncio.Runner()
+    def __init__(self, servers: str) -> None:
+        self._session = Session(servers, client_name="lanner-spark")
+        self._thread: LoopThread
 
     def __enter__(self) -> Self:
+        self._thread = LoopThread("lanner-spark")
         try:
-            self._runner.run(self._session.open())
+            self._thread.call(self._session.open())
         except BaseException:
-            self._runner.close()
+            self._thread.stop()
             raise
         return self
 
@@ -40,13 +43,13 @@ class TopicLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._runner.run(self._session.close())
+            self._thread.call(self._session.close())
         finally:
-            self._runner.close()
+            self._thread.stop()
 
     def held(self, topic: str) -> dict[int, Held]:
         """What each partition holds now. An unknown topic is TopicNotFound; it is not created."""
-        reply, _ = self._runner.run(self._session.request(Command.OFFSETS, Offsets(topic), OffsetsReply))
+        reply, _ = self._thread.call(self._session.request(Command.OFFSETS, Offsets(topic), OffsetsReply))
         return {one.partition: Held(one.first_offset, one.end_offset, reply.incarnation) for one in reply.partitions}
 
     def batches(self, span: Span) -> Iterator[StoredBatch]:
@@ -56,18 +59,28 @@ class TopicLog:
         was planned is refused by the broker, because the span names its incarnation.
         """
         offset = span.start_offset
+        ahead = self._ask(span, offset)
         while offset < span.end_offset:
-            ask = Fetch(span.topic, span.partition, offset, FETCH_BYTES, incarnation=span.incarnation)
-            fetched, bulk = self._runner.run(self._session.request(Command.FETCH, ask, Fetched))
-            place = 0
-            for one in fetched.batches:
-                if one.base_offset >= span.end_offset:
-                    return
-                yield StoredBatch(one.base_offset, one.append_ms, bulk[place : place + one.size])
-                place += one.size
+            fetched, bulk = self._thread.wait(ahead)
             if fetched.next_offset <= offset:  # the broker gave nothing and knows nothing further
                 raise OffsetOutOfRange(
                     f"{span.topic}/{span.partition} ends at {fetched.end_offset}; it held offsets up to "
                     f"{span.end_offset} when this read was planned"
                 )
             offset = fetched.next_offset
+            if offset < span.end_offset:
+                ahead = self._ask(span, offset)
+            yield from _divided(fetched, bulk, span.end_offset)
+
+    def _ask(self, span: Span, offset: int) -> Future[tuple[Fetched, memoryview]]:
+        request = Fetch(span.topic, span.partition, offset, PAGE_BYTES, incarnation=span.incarnation)
+        return self._thread.start(self._session.request(Command.FETCH, request, Fetched))
+
+
+def _divided(fetched: Fetched, bulk: memoryview, end_offset: int) -> Iterator[StoredBatch]:
+    """The batches of one page, as far as they begin before the end."""
+    place = 0
+    for one in fetched.batches:
+        if one.base_offset < end_offset:
+            yield StoredBatch(one.base_offset, one.append_ms, bulk[place : place + one.size])
+        place += one.size

@@ -81,6 +81,15 @@ def test_a_span_that_ends_with_a_page_asks_for_no_other(sessions: list[FakeSessi
     assert len(sessions[0].asked) == 1
 
 
+def test_the_next_page_is_asked_for_while_this_one_is_worked_on(sessions: list[FakeSession]) -> None:
+    with log.TopicLog("localhost") as opened:
+        walk = opened.batches(Span("orders", 0, 0, 50))
+        next(walk)
+        assert opened.held("orders")  # answered after what was asked before it
+        assert [ask.offset for ask in sessions[0].asked] == [0, 20]
+        assert [one.base_offset for one in walk] == [10, 30, 40]
+
+
 def test_a_log_that_has_become_shorter_is_an_error_and_not_an_endless_loop(
     sessions: list[FakeSession], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +103,7 @@ def test_a_log_that_has_become_shorter_is_an_error_and_not_an_endless_loop(
 
 def test_a_log_that_is_given_up_is_closed(sessions: list[FakeSession]) -> None:
     with pytest.raises(ZeroDivisionError), log.TopicLog("localhost") as opened:
-        next(opened.batches(Span("orders", 0, 0, 50)))
+        assert next(opened.batches(Span("orders", 0, 0, 50))).base_offset == 0
         raise ZeroDivisionError
     assert len(sessions) == 1
 
