@@ -165,6 +165,20 @@ class Books:
         for removed in purged:
             self._removed.pop(removed, None)
 
+    def check(self) -> None:
+        """Assert that live bytes are what a count of every entry gives (tests and simulators; it reads every row)."""
+        counted: dict[tuple[int, int, int], int] = {}
+        for log in self._logs.values():
+            state = log.state
+            assert state.compacted_index <= state.saved_index <= state.last_index, state
+            numbers = self._shelf.numbers(state.set_id, state.generation)
+            for file_id, held in (share for number in numbers for share in log.shares(number)):
+                key = (state.set_id, state.generation, file_id)
+                counted[key] = counted.get(key, 0) + held
+            for index in range(state.compacted_index + 1, state.last_index + 1):
+                assert log.find(index) is not None, f"entry {index} of set {state.set_id} is missing"
+        self.holdings.check(counted)
+
     def _purge(self, puts: dict[bytes, bytes | None]) -> list[tuple[int, int]]:
         """Take away rows of removed sets; the sets of which nothing is left."""
         room = PURGED_ROWS_MAX

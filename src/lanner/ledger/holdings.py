@@ -11,7 +11,7 @@ rules of what may go are here, too:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from lanner.ledger.records import FileKind
@@ -147,6 +147,15 @@ class Holdings:
             if info.kind is FileKind.KEPT and info.state is FileState.SEALED and info.live > 0 and info.size < bound
         ]
         return small if len(small) >= SMALL_FILES_MERGED else []
+
+    def check(self, counted: Mapping[tuple[int, int, int], int]) -> None:
+        """Assert that the shares are those that were counted, and that the totals are theirs."""
+        shares = {(*owner, file_id): live for owner, held in self._live.items() for file_id, live in held.items()}
+        assert shares == counted, f"shares {shares} differ from what was counted, {counted}"
+        assert self.live_bytes == sum(counted.values())
+        for file_id, info in self.files.items():
+            live = sum(held for (_, _, share_file), held in counted.items() if share_file == file_id)
+            assert info.live == live, f"file {file_id} holds {live} live bytes, not {info.live}"
 
     # -------------------------------------------------------------- saving
 

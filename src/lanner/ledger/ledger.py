@@ -209,6 +209,10 @@ class Ledger:
         """Every file that the ledger knows."""
         return {file_id: replace(info) for file_id, info in self._holdings.files.items()}
 
+    def check(self) -> None:
+        """Assert every invariant (tests and simulators: it reads every row)."""
+        self._books.check()
+
     # -------------------------------------------------------------- sets
 
     def sets(self) -> dict[int, SetState]:

@@ -99,6 +99,10 @@ def removed_key(set_id: int, generation: int) -> bytes:
     return _GENERATION_KEY.pack(b"x", set_id, generation)
 
 
+def chunk_range(set_id: int, generation: int) -> tuple[bytes, bytes]:
+    return _GENERATION_KEY.pack(b"e", set_id, generation), _GENERATION_KEY.pack(b"e", set_id, generation + 1)
+
+
 def ranges_of_set(set_id: int, generation: int) -> list[tuple[bytes, bytes]]:
     """Every range of keys that belongs to one generation of a set."""
     return [

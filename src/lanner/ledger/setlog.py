@@ -163,6 +163,11 @@ class SetLog:
             elif part is not None:
                 self._credit(chunk.files[slot], min(part.size, chunk.lengths[slot]) - chunk.lengths[slot])
 
+    def shares(self, number: int) -> list[tuple[int, int]]:
+        """(file, bytes held) of every entry in a chunk."""
+        chunk = self._shelf.find((self.state.set_id, self.state.generation, number))
+        return [] if chunk is None else [(chunk.files[slot], self._held(chunk, slot)) for slot in chunk.slots()]
+
     # -------------------------------------------------------------- moving to a kept file
 
     def wanted_part(self, index: int, chunk: Chunk, slot: int) -> Part | None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from lanner.ledger.chunk import Chunk
 from lanner.ledger.ports import Table
-from lanner.ledger.rows import chunk_key
+from lanner.ledger.rows import chunk_key, chunk_range, numbers_in_key
 
 CLEAN_CHUNKS_MAX: Final = 2_048
 
@@ -95,6 +95,11 @@ class Shelf:
             self._resident.pop(key).dirty = False
             self._dirty.pop(key, None)
             self._clean.pop(key, None)
+
+    def numbers(self, set_id: int, generation: int) -> list[int]:
+        """Which chunks a set has, in memory or in the table."""
+        rows = {numbers_in_key(key)[2] for key, _ in self._table.scan(*chunk_range(set_id, generation))}
+        return sorted(rows | {key[2] for key in self._resident if key[:2] == (set_id, generation)})
 
     def _let_go(self) -> None:
         while len(self._clean) > self._clean_max:
