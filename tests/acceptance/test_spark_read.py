@@ -24,13 +24,7 @@ import lanner
 import lanner.spark
 from lanner.testing.process import BrokerProcess
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.slow,
-    # Of pyspark itself, when a session ends: nothing that we could close.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TOPIC = "orders"
 BULK = 5_000
