@@ -98,6 +98,14 @@ class Partition:
                 return lane
         return None
 
+    def has_group(self, group: str) -> bool:
+        return group in self._state.groups
+
+    def has_polled(self, group: str, member: str, sequence: int) -> bool:
+        """Whether this very poll was answered before and some of what it got is still leased."""
+        found = self._state.groups.get(group)
+        return found is not None and (member, sequence) in found.polls
+
     # ------------------------------------------------------------------ reads
 
     def batches_from(self, offset: int, bytes_max: int) -> list[BatchRef]:
