@@ -12,9 +12,12 @@ def check_number(what: str, value: object, low: int, high: int) -> None:
         raise ValidationError(f"{what} is {value!r}: it must be a whole number from {low} to {high}", field=what)
 
 
-def check_poll(member: str, max_messages: int, max_bytes: int, wait_ms: int, lease_ms: int, start: str) -> None:
+def check_poll(
+    member: str, sequence: int, max_messages: int, max_bytes: int, wait_ms: int, lease_ms: int, start: str
+) -> None:
     if not 1 <= len(member) <= limits.MEMBER_LENGTH_MAX:
         raise ValidationError(f"member must have 1 to {limits.MEMBER_LENGTH_MAX} characters", field="member")
+    check_number("sequence", sequence, -1, limits.OFFSET_MAX // 16)
     check_number("max_messages", max_messages, 1, limits.POLL_MESSAGES_MAX)
     check_number("max_bytes", max_bytes, 1, limits.POLL_BYTES_MAX)
     check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)

@@ -32,7 +32,7 @@ class Consumption(Desk):
         topic: str,
         group: str,
         member: str,
-        sequence: int = 0,
+        sequence: int = -1,  # of this member, rising; repeated, the same leases come back; -1: never repeated
         partitions: Sequence[int] | None = None,
         max_messages: int = 500,
         max_bytes: int = limits.MIB,
@@ -44,7 +44,7 @@ class Consumption(Desk):
         """Lease messages, the most urgent first; waits for up to wait_ms when there are none."""
         self._admit(identity, "consume", topic)
         check_name(group, "group")
-        check_poll(member, max_messages, max_bytes, wait_ms, lease_ms, start)
+        check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start)
         replicas = self._replicas(self._topic(topic), partitions)
         request = Poll(
             group=group,

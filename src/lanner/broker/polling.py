@@ -18,7 +18,11 @@ from lanner.broker.node import Node
 from lanner.broker.publishing import Router
 from lanner.broker.replica import WAIT, Replica
 from lanner.errors import LannerError
-from lanner.partition import APPEND_PREFIX_BYTES, Poll
+from lanner.model import GroupKind
+from lanner.partition import APPEND_PREFIX_BYTES, MakeGroup, Poll
+
+_POLLERS_MAX = 10_000  # of whom the latest sequence is remembered; the others are looked up
+_STEPS_MAX = 16  # how many decisions one poll may be made of
 
 
 class Polling:
@@ -29,7 +33,21 @@ class Polling:
         self._engine = node.engine
         self._loop = asyncio.get_running_loop()
         self._router = router
+        self._first_sequence = node.now_ms() << 10
+        self._latest: dict[tuple[int, str, str], int] = {}
         self._waiters: set[asyncio.Future[None]] = set()
+
+    def _may_repeat(self, poller: tuple[int, str, str], sequence: int) -> bool:
+        """Whether this poll may have been answered before: its poller is new here, or its sequence is not."""
+        latest = self._latest.pop(poller, None)
+        self._latest[poller] = sequence
+        if len(self._latest) > _POLLERS_MAX:
+            del self._latest[next(iter(self._latest))]
+        return latest is None or sequence <= latest
+
+    def _anonymous_sequence(self) -> int:
+        """A sequence for a poll that names none, so that it is never taken for the repetition of another."""
+        return self._first_sequence + self._router.turn()
 
     def wake_all(self) -> None:
         """Let everybody who waits look again, and find that the broker drains."""
@@ -54,30 +72,56 @@ class Polling:
 
     async def lease(self, replicas: list[tuple[int, Replica]], request: Poll) -> tuple[list[Any], bool]:
         """Lease from one partition after the other, the most urgent first, until the poll is full."""
-        leased: list[Any] = []
+        await self._make_group(replicas, request)
+        if request.sequence < 0:
+            request = request._replace(sequence=self._anonymous_sequence())
+        elif self._may_repeat((replicas[0][1].set_id, request.group, request.member), request.sequence):
+            leased = await self._lease_again(replicas, request)
+            if leased:
+                return leased, False
+        leased = []
         limited = False
         messages_left, bytes_left = request.max_messages, request.max_bytes
         open_replicas = list(replicas)
-        while open_replicas and messages_left > 0 and bytes_left > 0:
+        sequence = request.sequence * _STEPS_MAX
+        for step in range(_STEPS_MAX):
             place, min_lane = self._most_urgent(open_replicas, request.group)
-            if place is None:
+            if place is None or messages_left <= 0 or bytes_left <= 0:
                 break
             partition, replica = open_replicas[place]
-            step = request._replace(max_messages=messages_left, max_bytes=bytes_left, min_lane=min_lane)
-            answer, index = await self.ask(replica, step)
-            if answer is WAIT:
+            wanted = request._replace(
+                sequence=sequence + step, max_messages=messages_left, max_bytes=bytes_left, min_lane=min_lane
+            )
+            answer, index = await self.ask(replica, wanted)
+            if answer is WAIT or not answer.leases:
+                limited = limited or (answer is not WAIT and answer.limited)
                 del open_replicas[place]
                 continue
             limited = limited or answer.limited
-            if answer.leases:
-                token = index if answer.token is None else answer.token
-                leased.append((partition, replica, token, answer))
-            taken = sum(lease.count for lease in answer.leases)
-            messages_left -= taken
-            bytes_left -= sum(lease.ref.size * lease.count // max(lease.ref.count, 1) for lease in answer.leases)
-            if not taken or answer.token is not None:
-                del open_replicas[place]
+            leased.append((partition, replica, index, answer))
+            messages_left -= sum(lease.count for lease in answer.leases)
+            bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
         return leased, limited
+
+    async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll) -> list[Any]:
+        """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""
+        leased: list[Any] = []
+        first = request.sequence * _STEPS_MAX
+        for partition, replica in replicas:
+            for sequence in range(first, first + _STEPS_MAX):
+                if replica.partition.has_polled(request.group, request.member, sequence):
+                    answer, index = await self.ask(replica, request._replace(sequence=sequence))
+                    if answer is not WAIT and answer.leases:
+                        token = index if answer.token is None else answer.token
+                        leased.append((partition, replica, token, answer))
+        return leased
+
+    async def _make_group(self, replicas: list[tuple[int, Replica]], request: Poll) -> None:
+        """A group begins on all its partitions at once: what is appended from now on is new to it everywhere."""
+        missing = [replica for _, replica in replicas if not replica.partition.has_group(request.group)]
+        if missing:
+            make = MakeGroup(request.group, GroupKind.QUEUE, request.start)
+            await asyncio.gather(*(self.ask(replica, make) for replica in missing))
 
     def _most_urgent(self, replicas: list[tuple[int, Replica]], group: str) -> tuple[int | None, int]:
         """Which of these to ask next, and the lane below which another one has something more urgent."""
