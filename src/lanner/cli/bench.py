@@ -45,7 +45,12 @@ def bench(
     figures = screen.with_queue(servers, work)
     if as_json:
         rows: list[dict[str, Any]] = [
-            {"what": figure.what, "messages": figure.messages, "seconds": figure.seconds, "rate": round(figure.rate)}
+            {
+                "what": figure.what,
+                "messages": figure.messages,
+                "seconds": round(figure.seconds, 4),
+                "rate": round(figure.rate),
+            }
             for figure in figures
         ]
         screen.document({"size": size, "batch": batch, "results": rows})

@@ -17,7 +17,7 @@ from lanner.cli.screen import Screen, count_text, text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lanner.client import Queue, Receipt
+    from lanner.client import Queue, Receipts
 
 _READ_BYTES: Final = 1 << 20
 _LINE_BYTES_MAX: Final = 2 << 20
@@ -80,10 +80,10 @@ def publish(
         "ttl_ms": ttl_ms,
     }
 
-    async def send(queue: Queue, chunk: list[str] | list[bytes]) -> list[Receipt]:
+    async def send(queue: Queue, chunk: list[str] | list[bytes]) -> Receipts:
         keys = None if key is None else [key] * len(chunk)
         each = None if headers is None else [headers] * len(chunk)
-        return list(await queue.publish_many(topic, chunk, keys=keys, headers=each, **options))
+        return await queue.publish_many(topic, chunk, keys=keys, headers=each, **options)
 
     if values:
         for receipt in screen.with_queue(servers, lambda queue: send(queue, values)):
