@@ -12,7 +12,7 @@ from lanner.api.native import NativeDoor
 from lanner.broker.node import Node
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, parse_address
-from lanner.errors import LannerError
+from lanner.errors import LannerError, ValidationError
 
 _SWITCH_SECONDS = 0.0005  # a busy loop must not keep the writer thread waiting for longer
 
@@ -41,23 +41,33 @@ class Server:
         await self.node.start()
         self.service = Service(self.node)
         try:
-            native = parse_address(self.settings.native, "native")
-            if native is not None:
-                door = NativeDoor(self.service)
-                self.native_address = await door.start(*native)
-                self.service.addresses["native"] = self.native_address
-                self._doors.append(door)
-            http = parse_address(self.settings.http, "http")
-            if http is not None:
+            self.native_address = await self._open("native", NativeDoor)
+            if self.settings.http:
                 from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
 
-                rest = RestDoor(self.service)
-                self.http_address = await rest.start(*http)
-                self.service.addresses["http"] = self.http_address
-                self._doors.append(rest)
+                self.http_address = await self._open("http", RestDoor)
         except BaseException:
             await self.stop()
             raise
+
+    async def _open(self, name: str, kind: Callable[[Service], Door]) -> tuple[str, int] | None:
+        """Open one door at the address that the settings give it; where it listens now."""
+        address = parse_address(getattr(self.settings, name), name)
+        if address is None:
+            return None
+        door = kind(self.service)
+        try:
+            bound = await door.start(*address)
+        except OSError as error:
+            host, port = address
+            raise ValidationError(
+                f"cannot listen on {host}:{port} ({error.strerror or error}): stop what listens there, or choose another "
+                f"address with --{name} HOST:PORT",
+                field=name,
+            ) from error
+        self.service.addresses[name] = bound
+        self._doors.append(door)
+        return bound
 
     async def stop(self) -> None:
         """Drain: refuse new work, answer what is in flight, save, close."""
