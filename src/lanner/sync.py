@@ -176,6 +176,7 @@ class Consumer:
         self._thread = thread
         self._consumer = consumer
         self._settler = _Settler(thread, consumer)
+        self._messages: Iterator[Message] | None = None  # what is left of the batch that is iterated
 
     @property
     def topic(self) -> str:
@@ -187,6 +188,7 @@ class Consumer:
 
     def poll(self, max_messages: int | None = None, wait_ms: int = 1_000) -> MessageBatch:
         """At most so many messages, as soon as there is one; none when the wait is over."""
+        self._messages = None
         return self._blocking(self._thread.call(self._consumer.poll(max_messages, wait_ms)))
 
     def _blocking(self, batch: asynchronous_delivery.MessageBatch) -> MessageBatch:
@@ -197,15 +199,21 @@ class Consumer:
     def ack(self, delivered: Message | MessageBatch) -> None:
         delivered.ack()
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Consumer:
+        return self
+
+    def __next__(self) -> Message:
         pace = self._consumer.pace
         while True:
+            if self._messages is not None:
+                for message in self._messages:
+                    message._part.seen = message._place + 1
+                    return message
+                self._messages = None
+                pace.finished(time.monotonic())
             batch = self._blocking(self._thread.call(self._consumer.take()))
             pace.started(len(batch), time.monotonic())
-            for message in batch:
-                message._part.seen = message._place + 1
-                yield message
-            pace.finished(time.monotonic())
+            self._messages = iter(batch)
 
     def close(self) -> None:
         """Give back what is not settled."""

@@ -80,6 +80,7 @@ class Consumer:
         self._turn = asyncio.Lock()  # one poll at a time: a poll is known to the broker by its number
         self._settles = SettleQueue(session, self.topic, self.group)
         self._held: dict[Part, None] = {}  # leased and not settled
+        self._iterated: Sequence[Part] = ()  # what `take` handed out last
         self._iterating: Iterator[Message] | None = None
         self._extender: asyncio.Task[None] | None = None
         self._closed = False
@@ -92,6 +93,8 @@ class Consumer:
             _check_count("max_messages", max_messages, limits.POLL_MESSAGES_MAX)
         if not 0 <= wait_ms <= limits.DELAY_MS_MAX:
             raise ValidationError(f"wait_ms is {wait_ms!r}: give milliseconds from 0", field="wait_ms")
+        if self._iterated:
+            await self._give_back_unseen()
         batch = await self._poll(max_messages or self._max_messages, wait_ms)
         for part in batch.parts:
             part.seen = part.count
@@ -102,7 +105,20 @@ class Consumer:
         while True:
             batch = await self._poll(self.pace.size, _ROUND_MS)
             if batch:
+                self._iterated = batch.parts
                 return batch
+
+    async def _give_back_unseen(self) -> None:
+        """An iteration was left for a poll: what it had in hand must not hide from that poll."""
+        items: list[SettleItem] = []
+        for part in self._iterated:
+            if not part.closed:
+                unseen = range(part.seen, part.count)
+                items += part.items(SettleKind.NACK, 0, "", unseen)
+                part.give_up(unseen)
+        self._iterated, self._iterating = (), None
+        if items:
+            await self._session.request(Command.RELEASE, Release(self.group, self.topic, items), Settled)
 
     async def _poll(self, max_messages: int, wait_ms: int) -> MessageBatch:
         async with self._turn:

@@ -153,7 +153,7 @@ class Part:
     # ------------------------------------------------------------------ settling
 
     def items(self, kind: int, delay_ms: int, reason: str, places: Iterable[int] | None = None) -> list[SettleItem]:
-        """Settle items for these places, or for all that are not settled yet; and they count as settled from now."""
+        """Settle items for those of these places (or of all) that are not settled yet."""
         if places is None and not self.settled:
             offsets = self.offsets
             if isinstance(offsets, range):
@@ -181,11 +181,15 @@ class Part:
             )
         item = SettleItem(self.partition, self.token, self.offsets[place], 1, kind, delay_ms, reason)
         if kind != SettleKind.EXTEND:
-            self.settled.add(place)
-            if len(self.settled) == self.count:
-                self.closed = True
-                self.settler.forget(self)
+            self.give_up((place,))
         return self.settler.settle([item])
+
+    def give_up(self, places: Iterable[int]) -> None:
+        """These places are no longer the application's."""
+        self.settled.update(places)
+        if len(self.settled) == self.count:
+            self.closed = True
+            self.settler.forget(self)
 
 
 def ranges_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
