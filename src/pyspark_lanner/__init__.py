@@ -1,3 +1,5 @@
 """Spark looks for data sources in modules named like this: format("lanner") needs no registering."""
 
-from lanner.spark.source import LannerDataSource as DefaultSource  # noqa: F401
+from lanner.spark.source import LannerDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

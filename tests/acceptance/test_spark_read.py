@@ -103,10 +103,11 @@ def rows(frame: DataFrame) -> list[Sent]:
     columns = ["partition", "offset", "unix_millis(timestamp)", "value", "key", "priority", "headers", "topic"]
     found = []
     for row in frame.selectExpr(*columns).collect():
-        *fields, value, key, priority, headers, topic = row
+        partition, offset, timestamp_ms, value, key, priority, headers, topic = row
         assert topic == TOPIC
         pairs = None if headers is None else tuple((name, bytes(content)) for name, content in headers)
-        found.append(Sent(*fields, bytes(value), None if key is None else bytes(key), priority, pairs))
+        given_key = None if key is None else bytes(key)
+        found.append(Sent(partition, offset, timestamp_ms, bytes(value), given_key, priority, pairs))
     return found
 
 
@@ -197,6 +198,15 @@ def test_reading_an_unknown_topic_does_not_create_it(
             return await queue.admin.topics()
 
     assert "never-made" not in asyncio.run(topics())
+
+
+def test_spark_reads_the_same_after_the_broker_was_killed_and_started_again(
+    spark: SparkSession, broker: BrokerProcess, sent: list[Sent]
+) -> None:
+    frame = read(spark, broker, includeHeaders=True)
+    broker.kill()
+    broker.start()
+    assert sorted(rows(frame), key=place) == sorted(sent, key=place)
 
 
 WITHOUT_JAVA = """

@@ -110,8 +110,9 @@ def test_columns_that_would_be_empty_are_absent() -> None:
     plain = batch.encode([b"1", b"2"])
     assert batch.encode([b"1", b"2"], keys=[None, None], headers=[None, {}]) == plain
     decoded = batch.decode(plain)
-    assert decoded.key_column() is decoded.headers_column() is decoded.timestamp_column() is None
-    assert decoded.key_hashes() is decoded.position_column() is None
+    assert decoded.key_column() is None
+    assert decoded.headers_column() is None
+    assert decoded.timestamp_column() is decoded.key_hashes() is decoded.position_column() is None
 
 
 def test_the_columns_are_views_that_arrow_can_wrap() -> None:
