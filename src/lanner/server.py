@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -61,8 +62,8 @@ class Server:
         except OSError as error:
             host, port = address
             raise ValidationError(
-                f"cannot listen on {host}:{port} ({error.strerror or error}): stop what listens there, or choose another "
-                f"address with --{name} HOST:PORT",
+                f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}): stop what listens there, or choose "
+                f"another address with --{name} HOST:PORT",
                 field=name,
             ) from error
         self.service.addresses[name] = bound

@@ -45,7 +45,6 @@ class Consumption(Desk):
         self._admit(identity, "consume", topic)
         check_name(group, "group")
         check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start)
-        replicas = self._replicas(self._topic(topic), partitions)
         request = Poll(
             group=group,
             member=member,
@@ -58,6 +57,7 @@ class Consumption(Desk):
         )
         deadline = self._loop.time() + wait_ms / 1_000
         while True:
+            replicas = self._replicas(self._topic(topic), partitions)  # anew each time: topics grow, and go
             leased, limited = await self._polling.lease(replicas, request)
             if leased:
                 return PollResult(await self._polling.read(leased), limited)

@@ -1,0 +1,223 @@
+"""The engine over a disk in memory: nobody hears of anything before it is durable, and a restart brings it back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from random import Random
+from typing import Any
+
+import pytest
+
+from lanner import batch
+from lanner.broker.engine import CLUSTER_SET, Engine, PayloadCache
+from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
+from lanner.ledger import Ledger, perform
+from lanner.partition import WAIT, Appended, Poll, Settle, encode_append
+from lanner.storage import MemoryFiles, MemoryTable
+
+
+class Broker:
+    """An engine with its disk, driven by hand."""
+
+    def __init__(self) -> None:
+        self.files, self.table = MemoryFiles(), MemoryTable()
+        self.now_ms = 1_000_000
+        self.sequences = itertools.count()
+        self.start()
+
+    def start(self) -> None:
+        ledger = Ledger.recover(self.files, self.table, random_bytes=os.urandom, segment_bytes=1 << 20)
+        self.engine = Engine(ledger, self.files, rng=Random(1), now_ms=lambda: self.now_ms)
+        self.engine.open_set(CLUSTER_SET)
+        self.engine.open_set(1)
+        self.settle()
+
+    def settle(self) -> None:
+        while (commit := self.engine.pump()) is not None:
+            perform(commit, self.files)
+            self.engine.committed(commit)
+
+    def save(self) -> None:
+        job = self.engine.begin_save()
+        if job is not None:
+            while self.engine.save_step(job):
+                pass
+            self.table.commit(job.puts)
+            self.engine.saved(job)
+
+    def publish(self, *values: bytes, priority: int = 4) -> list[Any]:
+        told: list[Any] = []
+        data = batch.encode(list(values), priority=priority)
+        self.engine.propose(1, encode_append(self.now_ms, data), told.append)
+        return told
+
+    def ask(self, request: Any) -> list[Any]:
+        told: list[Any] = []
+        self.engine.ask(1, request, lambda answer, index: told.append((answer, index)))
+        return told
+
+    def poll(self, count: int = 10) -> Any:
+        told = self.ask(Poll("g", "m", next(self.sequences), max_messages=count))
+        self.settle()
+        return told[0]
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def test_a_publisher_hears_nothing_before_the_sync_and_everything_after(broker: Broker) -> None:
+    told = broker.publish(b"a", b"b")
+    commit = broker.engine.pump()
+    assert commit is not None
+    assert told == []
+    perform(commit, broker.files)
+    assert told == []
+    broker.engine.committed(commit)
+    assert told == [Appended(0, 2, 1_000_000, False)]
+
+
+def test_what_gathers_while_a_commit_is_in_flight_goes_into_one_commit(broker: Broker) -> None:
+    first = broker.publish(b"a")
+    commit = broker.engine.pump()
+    assert commit is not None and broker.engine.busy
+    others = [broker.publish(b"b"), broker.publish(b"c")]
+    assert broker.engine.pump() is None
+    perform(commit, broker.files)
+    broker.engine.committed(commit)
+    assert len(first) == 1 and others == [[], []]
+    commits = broker.engine.commits
+    broker.settle()
+    assert broker.engine.commits == commits + 1
+    assert [told[0].base_offset for told in others] == [1, 2]
+
+
+def test_questions_that_wait_are_answered_by_one_decision(broker: Broker) -> None:
+    broker.publish(b"a", b"b", b"c")
+    broker.settle()
+    answers = [broker.ask(Poll("g", "m", number, max_messages=1)) for number in range(3)]
+    commits = broker.engine.commits
+    broker.settle()
+    assert broker.engine.commits == commits + 1
+    assert [told[0][0].leases[0].first_offset for told in answers] == [0, 1, 2]
+    assert len({told[0][1] for told in answers}) == 1  # one record, one token
+
+
+def test_an_empty_poll_of_a_known_group_writes_nothing(broker: Broker) -> None:
+    broker.poll()
+    commits = broker.engine.commits
+    answer, index = broker.poll()
+    assert (answer, index) == (WAIT, 0)
+    assert broker.engine.commits == commits
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_restart_brings_back_messages_leases_and_acks(broker: Broker, saved: bool) -> None:
+    broker.publish(b"a", b"b", b"c")
+    broker.settle()
+    if saved:
+        broker.save()
+    _, token = broker.poll(2)
+    broker.ask(Settle("g", [(token, 0, 1, 1, -1, "")]))
+    broker.settle()
+    before = broker.engine.replica(1).partition.all_rows()
+    broker.start()
+    partition = broker.engine.replica(1).partition
+    after = partition.all_rows()
+    assert before.pop(b"h") != after.pop(b"h")  # the new leader's first entry moved the applied index
+    assert after == before
+    assert partition.describe_group("g", broker.now_ms)[1:6] == (1, 2, 1, 1, 0)
+    answer, _ = broker.poll(10)
+    assert [lease.first_offset for lease in answer.leases] == [2]
+
+
+def test_after_a_save_the_log_is_compacted_and_only_live_batches_stay_readable(broker: Broker) -> None:
+    broker.publish(b"a")
+    broker.settle()
+    _, token = broker.poll()
+    broker.ask(Settle("g", [(token, 0, 1, 1, -1, "")]))
+    broker.settle()
+    replica = broker.engine.replica(1)
+    batch_index = replica.partition.batches_from(0, 1)[0].index
+    broker.save()
+    assert replica.node.compacted_index == replica.node.applied_index
+    assert broker.engine.ledger.locate(1, batch_index).length > 0
+    with pytest.raises(KeyError):
+        broker.engine.ledger.locate(1, token)  # a decision: nobody needs it once it is saved
+
+
+def test_time_alone_brings_a_message_back_when_its_lease_ends(broker: Broker) -> None:
+    broker.publish(b"a")
+    broker.settle()
+    broker.poll()
+    broker.engine.tick()
+    broker.settle()
+    woken: list[bool] = []
+    broker.engine.replica(1).watchers.add(lambda: woken.append(True))
+    broker.now_ms += 30_000
+    broker.engine.tick()
+    broker.settle()
+    assert woken == [True]
+    answer, _ = broker.poll()
+    assert [(lease.first_offset, lease.attempt) for lease in answer.leases] == [(0, 2)]
+
+
+def test_closing_a_set_tells_everybody_who_waits(broker: Broker) -> None:
+    published, asked = broker.publish(b"a"), broker.ask(Poll("g", "m", 1))
+    woken: list[bool] = []
+    broker.engine.replica(1).watchers.add(lambda: woken.append(True))
+    broker.engine.close_set(1, TopicNotFound("deleted"))
+    assert isinstance(published[0], TopicNotFound)
+    assert isinstance(asked[0][0], TopicNotFound)
+    assert woken == [True]
+    assert broker.engine.unapplied_bytes == 0
+    broker.settle()
+    with pytest.raises(PartitionNotFound):
+        broker.engine.replica(1)
+    assert 1 not in broker.engine.ledger.sets()
+
+
+def test_a_set_closed_while_its_commit_is_in_flight_does_no_harm(broker: Broker) -> None:
+    told = broker.publish(b"a")
+    commit = broker.engine.pump()
+    assert commit is not None
+    broker.engine.close_set(1, TopicNotFound("deleted"))
+    perform(commit, broker.files)
+    broker.engine.committed(commit)
+    broker.settle()
+    broker.save()
+    assert len(told) == 1 and isinstance(told[0], LannerError)
+
+
+def test_unapplied_bytes_return_to_nothing(broker: Broker) -> None:
+    broker.publish(b"a" * 1_000)
+    assert broker.engine.unapplied_bytes > 1_000
+    assert broker.engine.replica(1).unapplied_bytes > 1_000
+    broker.settle()
+    assert broker.engine.unapplied_bytes == 0
+    assert broker.engine.replica(1).unapplied_bytes == 0
+
+
+def test_the_cache_holds_the_newest_within_its_bound() -> None:
+    cache = PayloadCache(10)
+    cache.put(1, 1, b"12345")
+    cache.put(1, 2, b"12345")
+    cache.put(1, 3, b"123")
+    assert cache.get(1, 1) is None
+    assert cache.get(1, 2) == b"12345"
+    cache.drop(1, 2)
+    cache.drop(1, 99)
+    cache.put(1, 4, b"1234567")
+    assert cache.get(1, 3) == b"123"
+
+
+def test_a_rewrite_keeps_only_the_messages_still_wanted(broker: Broker) -> None:
+    payload = encode_append(5, batch.encode([b"a", b"b", b"c"]))
+    kept = b"\x01\x00\x00\x00"
+    rewritten = broker.engine.transform(1, payload, kept)
+    assert rewritten[:16] == payload[:16]
+    decoded = batch.decode(rewritten[16:])
+    assert decoded.values() == [b"b"]
+    assert broker.engine.transform(1, payload[:16] + b"rubbish", kept) == payload[:16] + b"rubbish"
