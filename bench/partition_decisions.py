@@ -20,7 +20,7 @@ from lanner.partition import Partition, Poll, PollAnswer, Settle, encode_append
 LANES = (0, 2, 4, 6, 9)
 GROUPS = ("billing", "audit", "mail")
 POLL_MESSAGES = 100
-SETTINGS = TopicSettings(outstanding_max=100_000, retention_ms=0)
+SETTINGS = TopicSettings(outstanding_max=100_000)
 
 
 class Header(NamedTuple):

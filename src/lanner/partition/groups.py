@@ -19,11 +19,12 @@ from lanner.model import LANES, GroupKind
 from lanner.partition.batches import LaneIndex
 from lanner.partition.keys import group_key, lease_key, places_key
 from lanner.partition.leases import LeaseRecord, Part
-from lanner.partition.places import ROW_SHIFT, Entry, LaneProgress, Standing
+from lanner.partition.places import ROW_PLACES, ROW_SHIFT, Entry, LaneProgress, Standing, split_by_row
 from lanner.partition.records import Segment
 from lanner.partition.timetable import Timetable
 
 _HeaderRow = tuple[str, str, int, int, int, list[int]]
+_WITHIN_ROW: Final = ROW_PLACES - 1
 _encoder: Final = msgspec.msgpack.Encoder()
 _header_decoder: Final = msgspec.msgpack.Decoder(_HeaderRow)
 
@@ -73,14 +74,29 @@ class Group:
         self.polls[member, sequence] = token
         self.deadlines.put(token, lease.first_deadline_ms())
         self._dirty_leases.add(token)
+        self.leased += mask.bit_count()
+        self._take_places(segments)
+
+    def _take_places(self, segments: Sequence[Segment]) -> None:
+        """Fresh places of a lane follow each other: they are held as one range, however many batches they are of."""
+        run_lane, run_place, run_end = -1, 0, 0
         for _, lane, place, count, _ in segments:
-            progress = self.lanes[lane]
-            if place >= progress.next:
-                progress.next = place + count
-                progress.hold(place, count)
+            if lane == run_lane and place == run_end:
+                run_end += count
+            elif place >= self.lanes[lane].next:
+                if run_lane >= 0:
+                    self._hold_fresh(run_lane, run_place, run_end)
+                run_lane, run_place, run_end = lane, place, place + count
             else:
                 self._cut_ready(lane, place, count)
-            self.leased += count
+        if run_lane >= 0:
+            self._hold_fresh(run_lane, run_place, run_end)
+
+    def _hold_fresh(self, lane: int, place: int, end: int) -> None:
+        progress = self.lanes[lane]
+        progress.next = end
+        for at, count in split_by_row(place, end - place):
+            progress.hold(at, count)
 
     def take(self, lane: int, place: int, count: int) -> None:
         """Settled without a lease: fresh places, or ready or waiting entries."""
@@ -111,10 +127,19 @@ class Group:
         if lease is None:
             return
         mask &= lease.live
+        run_lane, run_place, run_end, run_mask = -1, 0, 0, 0
         for (first_offset, lane, place, count, _), own in lease.touched(mask):
-            self.lanes[lane].let_go(place, own)
+            if place == run_end and lane == run_lane and place & _WITHIN_ROW:
+                run_mask |= own << (place - run_place)
+            else:
+                if run_mask:
+                    self.lanes[run_lane].let_go(run_place, run_mask)
+                run_lane, run_place, run_mask = lane, place, own
+            run_end = place + count
             if place < self._index[lane].first:
                 self.freed.append((first_offset, count))
+        if run_mask:
+            self.lanes[run_lane].let_go(run_place, run_mask)
         self._settle(lease, mask)
 
     def give_back(self, token: int, mask: int, standing: Standing, time_ms: int, reason: str, uncount: bool) -> None:

@@ -7,7 +7,7 @@ as much for a thousand messages of a segment as for one.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -52,7 +52,7 @@ def runs_of(mask: int) -> Iterator[tuple[int, int]]:
 
 
 class LeaseRecord:
-    __slots__ = ("_bits", "_by_offset", "_offsets", "live", "parts", "segments", "size", "token")
+    __slots__ = ("_bits", "_numbers", "_offsets", "live", "parts", "segments", "size", "token")
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -61,40 +61,49 @@ class LeaseRecord:
         self.live = 0
         self.parts: list[Part] = []
         self._bits: list[int] = []  # of each segment, the first bit
-        self._by_offset: list[tuple[int, int]] = []  # (first offset, number of the segment), in order
-        self._offsets: list[int] = []
+        self._offsets: list[int] = []  # first offsets of the segments, in order
+        self._numbers: list[int] = []  # and which segments these are
 
     def add(self, segments: Sequence[Segment]) -> int:
         """More messages; gives back their mask."""
-        first = self.size
-        for segment in segments:
-            number = len(self.segments)
-            self.segments.append(segment)
-            self._bits.append(self.size)
-            if self._offsets and segment.first_offset < self._offsets[-1]:
-                insort(self._by_offset, (segment.first_offset, number))
-                insort(self._offsets, segment.first_offset)
+        first = bit = self.size
+        bits, offsets = self._bits, self._offsets
+        highest = offsets[-1] if offsets else -1
+        for number, segment in enumerate(segments, len(self.segments)):
+            offset = segment[0]
+            bits.append(bit)
+            bit += segment[3]
+            if offset > highest:
+                offsets.append(offset)
+                self._numbers.append(number)
+                highest = offset
             else:
-                self._by_offset.append((segment.first_offset, number))
-                self._offsets.append(segment.first_offset)
-            self.size += segment.count
-        mask = ((1 << (self.size - first)) - 1) << first
+                at = bisect_right(offsets, offset)
+                offsets.insert(at, offset)
+                self._numbers.insert(at, number)
+        self.segments += segments
+        self.size = bit
+        mask = ((1 << (bit - first)) - 1) << first
         self.live |= mask
         return mask
 
     def mask_between(self, first_offset: int, count: int) -> int:
         """The bits of the messages with these offsets, live or not."""
-        end = first_offset + count
-        at = bisect_right(self._offsets, first_offset) - 1
-        if at < 0:
+        offsets, numbers = self._offsets, self._numbers
+        at = bisect_right(offsets, first_offset) - 1
+        if at >= 0:
+            number = numbers[at]
+            skip = first_offset - offsets[at]
+            if skip + count <= self.segments[number][3]:
+                return ((1 << count) - 1) << (self._bits[number] + skip)
+        else:
             at = 0
+        end = first_offset + count
         mask = 0
-        while at < len(self._offsets):
-            offset, number = self._by_offset[at]
-            if offset >= end:
-                break
+        while at < len(offsets) and offsets[at] < end:
+            offset, number = offsets[at], numbers[at]
             low = max(offset, first_offset)
-            high = min(offset + self.segments[number].count, end)
+            high = min(offset + self.segments[number][3], end)
             if low < high:
                 mask |= ((1 << (high - low)) - 1) << (self._bits[number] + low - offset)
             at += 1

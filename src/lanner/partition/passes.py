@@ -49,6 +49,7 @@ from lanner.partition.requests import (
 from lanner.partition.state import State
 from lanner.partition.views import GroupView
 
+ACK: Final = int(SettleKind.ACK)
 DEAD_RANGES_MAX: Final = 10_000
 REASON_DELIVERIES: Final = "max deliveries"
 REASON_EXPIRED: Final = "lease expired, max deliveries"
@@ -142,23 +143,24 @@ class Pass:
             raise ValidationError(f"{len(request.items)} ranges at once are more than {SETTLE_RANGES_MAX}")
         view = self.queue_view(request.group)
         release = isinstance(request, Release)
+        leases, lives = view.group.leases, view.live
         acked: dict[int, int] = {}
         answers: list[tuple[int, int]] = []
         for token, first_offset, count, kind, delay_ms, reason in request.items:
-            lease = view.group.leases.get(token)
+            lease = leases.get(token)
             if lease is None or count <= 0:
                 answers.append((LeaseLost.code, 0))
                 continue
-            live = view.live.get(token, lease.live)
-            mask = lease.mask_between(first_offset, count) & live
+            live = lives.get(token)
+            mask = lease.mask_between(first_offset, count) & (lease.live if live is None else live)
             found = mask.bit_count()
             code = 0 if found == count else LeaseLost.code
             if mask:
                 if release:
                     self._release(view, lease, mask)
-                elif kind == 1:
+                elif kind == ACK:
                     acked[token] = acked.get(token, 0) | mask
-                    view.live[token] = live & ~mask
+                    lives[token] = (lease.live if live is None else live) ^ mask
                 else:
                     code, found = self._settle_other(view, lease, mask, kind, delay_ms, reason, code)
             answers.append((code, found))

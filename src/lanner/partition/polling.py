@@ -7,6 +7,7 @@ a batch, a message's size is taken as the average; at least one message is serve
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Final
 
 from lanner.errors import GroupKindConflict, LannerError, ValidationError
@@ -15,13 +16,15 @@ from lanner.model import LANES, GroupKind
 from lanner.partition import records
 from lanner.partition.batches import BatchRef
 from lanner.partition.passes import Pass
-from lanner.partition.places import ROW_PLACES, split_by_row
+from lanner.partition.places import ROW_PLACES, Entry, split_by_row
 from lanner.partition.records import Segment
 from lanner.partition.requests import WAIT, Answer, Lease, Poll, PollAnswer
 from lanner.partition.views import GroupView
 
 PASSED_BATCHES_MAX: Final = 1_024
 _TOUCH_MS: Final = 3_600_000
+_WITHIN_ROW: Final = ROW_PLACES - 1
+_new: Final = tuple.__new__  # thousands of small values a poll: half the cost of calling the class
 
 
 def answer(decision: Pass, poll: Poll) -> Answer:
@@ -137,37 +140,30 @@ class _Taking:
             self.decision.facts.append(records.GroupTouched(group.name))
             view.touched = True
 
-    def _fits(self, ref: BatchRef, count: int) -> int:
-        """How many of `count` messages of this batch still fit; counts them as taken."""
-        if count > self.messages_left:
-            count = self.messages_left
-        by_bytes = self.bytes_left * ref.count // ref.size if ref.size else count
-        if count > by_bytes:
-            count = max(by_bytes, 0 if self.leases else min(count, 1))
-        self.messages_left -= count
-        self.bytes_left -= -(-ref.size * count // ref.count)
-        return count
+    def _fits_bytes(self, ref: BatchRef, count: int) -> int:
+        """How many of these messages the byte limit allows: at least one, if it would be the poll's only one."""
+        allowed = max(self.bytes_left, 0) * ref.count // ref.size
+        return min(count, allowed if self.leases else max(allowed, 1))
 
     def _add(self, ref: BatchRef, lane: int, place: int, first_offset: int, count: int, attempt: int) -> None:
-        self.leases.append(Lease(ref, first_offset, count, attempt))
+        self.leases.append(_new(Lease, (ref, first_offset, count, attempt)))
         segments = self.segments
-        if len(segments) > self.apart:
+        within = place & _WITHIN_ROW
+        if within + count > ROW_PLACES:
+            for at, fits in split_by_row(place, count):
+                segments.append(Segment(first_offset + at - place, lane, at, fits, attempt))
+            return
+        if within and len(segments) > self.apart:
             last_offset, last_lane, last_place, last_count, last_attempt = segments[-1]
             if (
-                last_place + last_count == place
+                last_offset + last_count == first_offset
+                and last_place + last_count == place
                 and last_lane == lane
-                and last_offset + last_count == first_offset
                 and last_attempt == attempt
-                and place % ROW_PLACES + count <= ROW_PLACES
-                and place % ROW_PLACES
             ):
-                segments[-1] = Segment(last_offset, lane, last_place, last_count + count, attempt)
+                segments[-1] = _new(Segment, (last_offset, lane, last_place, last_count + count, attempt))
                 return
-        if place % ROW_PLACES + count <= ROW_PLACES:
-            segments.append(Segment(first_offset, lane, place, count, attempt))
-            return
-        for at, fits in split_by_row(place, count):
-            segments.append(Segment(first_offset + at - place, lane, at, fits, attempt))
+        segments.append(_new(Segment, (first_offset, lane, place, count, attempt)))
 
     def _take_retries(self, lane: int) -> bool:
         """False: the poll is full."""
@@ -183,13 +179,11 @@ class _Taking:
                 assert ref is not None, f"offset {first_offset} waits for a retry, but its batch is gone"
                 fits = min(entry.count - gone, ref.base_offset + ref.count - first_offset)
                 if 0 < ref.expires_at_ms <= decision.now_ms:
-                    self.passed.append((lane, entry.place + gone, fits))
+                    self._pass(lane, entry.place + gone, fits)
                     view.outstanding -= fits
                 else:
-                    wanted, fits = fits, self._fits(ref, fits)
+                    wanted, fits = fits, self._retry(ref, lane, entry, gone, fits)
                     more = fits == wanted and self.messages_left > 0
-                    if fits:
-                        self._add(ref, lane, entry.place + gone, first_offset, fits, entry.attempts + 1)
                 gone += fits
             if gone > start:
                 taken.append(((lane, entry.place), gone))
@@ -198,45 +192,70 @@ class _Taking:
         view.taken.update(taken)
         return more
 
+    def _retry(self, ref: BatchRef, lane: int, entry: Entry, gone: int, count: int) -> int:
+        """Take as many of these messages of one batch as fit; gives back how many."""
+        fits = min(count, self.messages_left)
+        if fits * ref.size > self.bytes_left * ref.count:
+            fits = self._fits_bytes(ref, fits)
+        if fits:
+            self._add(ref, lane, entry.place + gone, entry.first_offset + gone, fits, entry.attempts + 1)
+            self.messages_left -= fits
+            self.bytes_left -= -(-ref.size * fits // ref.count)
+            if self.poll.auto_ack:
+                self.view.outstanding -= fits
+        return fits
+
     def _take_fresh(self, lane: int, place: int) -> bool:
         """False: the poll is full, or the group holds all it may."""
-        decision, view = self.decision, self.view
-        state = decision.state
+        view, state = self.view, self.decision.state
         self.apart = len(self.segments)
         start_offset = view.group.start_offset
-        now_ms = decision.now_ms
-        more = True
+        room = self.messages_left if self.poll.auto_ack else min(self.room, self.messages_left)
+        started, passed = room, 0
+        refs: list[BatchRef] = []
+        keys: list[int] = []
+        low = high = 0
         for lane_base, base_offset in state.lanes[lane].walk(place):
-            ref = state.batches.get(base_offset)
-            assert ref is not None
-            skip = place - lane_base
-            if 0 < ref.expires_at_ms <= now_ms:
-                skip = ref.count
-            elif base_offset + skip < start_offset:
-                skip = min(ref.count, start_offset - base_offset)
-            if lane_base + skip > place:
-                self.passed.append((lane, place, lane_base + skip - place))
-                place = lane_base + skip
-                if len(self.passed) >= PASSED_BATCHES_MAX:
-                    more = False
-                    break
-                if skip == ref.count:
-                    continue
-            wanted = ref.count - skip
-            if self.poll.auto_ack:
-                fits = self._fits(ref, wanted)
-            else:
-                fits = self._fits(ref, min(wanted, self.room))
-                self.room -= fits
-                view.outstanding += fits
+            if not low <= base_offset < high:
+                low, high, keys, refs = state.batches.window(base_offset)
+            ref = refs[bisect_left(keys, base_offset)]
+            count = ref.count
+            if place != lane_base or ref.expires_at_ms or base_offset < start_offset:
+                skip = self._skip(ref, place - lane_base, start_offset)
+                if lane_base + skip > place:
+                    self._pass(lane, place, lane_base + skip - place)
+                    place = lane_base + skip
+                    passed += 1
+                    if passed == PASSED_BATCHES_MAX:
+                        break
+                base_offset += skip
+                count -= skip
+            fits = min(count, room)
+            if fits * ref.size > self.bytes_left * ref.count:
+                fits = self._fits_bytes(ref, fits)
             if fits:
-                self._add(ref, lane, place, base_offset + skip, fits, 1)
+                self._add(ref, lane, place, base_offset, fits, 1)
                 place += fits
-            if fits < wanted or not self.messages_left:
-                more = False
+                room -= fits
+                self.bytes_left -= -(-ref.size * fits // ref.count)
+            if fits < count or not room:
                 break
-            if self.room <= 0 and not self.poll.auto_ack:
-                more = False
-                break
+        taken = started - room
+        self.messages_left -= taken
+        if not self.poll.auto_ack:
+            self.room -= taken
+            view.outstanding += taken
         view.nexts[lane] = place
-        return more
+        return place == state.lanes[lane].end and self.messages_left > 0 and self.room > 0
+
+    def _skip(self, ref: BatchRef, skip: int, start_offset: int) -> int:
+        """How many of the batch's first messages are not for this group, or no longer."""
+        if 0 < ref.expires_at_ms <= self.decision.now_ms:
+            return ref.count
+        return max(skip, min(ref.count, start_offset - ref.base_offset))
+
+    def _pass(self, lane: int, place: int, count: int) -> None:
+        if self.passed and self.passed[-1][0] == lane and self.passed[-1][1] + self.passed[-1][2] == place:
+            place, count = self.passed[-1][1], self.passed[-1][2] + count
+            self.passed.pop()
+        self.passed.append((lane, place, count))
