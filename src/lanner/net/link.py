@@ -18,6 +18,7 @@ from lanner.errors import ConnectionLost, LannerError
 from lanner.wire.connection import ClientConnection, ServerConnection
 
 LINGER_SECONDS: Final = 1.0
+PIECE_BYTES: Final = 256 * limits.KIB
 
 
 class Pause(IntFlag):
@@ -54,6 +55,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=2 * PIECE_BYTES, low=PIECE_BYTES // 2)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -117,12 +119,15 @@ class Link(asyncio.Protocol):
         transport, connection = self._transport, self._connection
         if transport is None or not connection.outgoing_bytes:
             return
-        if self._writable:
-            buffers = connection.take_outgoing()
+        # In pieces, so that a peer that reads slowly has its replies waiting here and not in the transport, where every
+        # partial write would move them.
+        while self._writable and connection.outgoing_bytes:
+            buffers = connection.take_outgoing(PIECE_BYTES)
             if len(buffers) == 1:
                 transport.write(buffers[0])
             else:
                 transport.writelines(buffers)
+        if not connection.outgoing_bytes:
             self._handed_over()
         if not self._writable:
             unsent = connection.outgoing_bytes + transport.get_write_buffer_size()

@@ -136,12 +136,20 @@ class _Connection:
     def is_closed(self) -> bool:
         return self.state is State.CLOSED
 
-    def take_outgoing(self) -> list[bytes | memoryview]:
-        """What is to be written now, in order."""
+    def take_outgoing(self, bytes_max: int | None = None) -> list[bytes | memoryview]:
+        """What is to be written now, in order: everything, or buffers until they reach `bytes_max`."""
         outgoing = self._outgoing
-        self._outgoing = []
-        self.outgoing_bytes = 0
-        return outgoing
+        if bytes_max is None or self.outgoing_bytes <= bytes_max:
+            self._outgoing = []
+            self.outgoing_bytes = 0
+            return outgoing
+        taken = place = 0
+        while taken < bytes_max:
+            taken += len(outgoing[place])
+            place += 1
+        self._outgoing = outgoing[place:]
+        self.outgoing_bytes -= taken
+        return outgoing[:place]
 
     def close(self, error: LannerError | None = None) -> None:
         """The socket is gone, or must go: nothing more is sent or understood."""

@@ -187,9 +187,7 @@ class SettleItem(Control):
     first_offset: Number
     count: Number
     kind: int  # SettleKind
-    delay_ms: NumberOrNone = (
-        -1
-    )  # nack: -1 = the topic's backoff; extend: the new lease from now on, -1 = the topic's lease
+    delay_ms: NumberOrNone = -1  # nack: until the retry; extend: the lease from now on; -1: the topic's own
     reason: Annotated[str, Meta(max_length=limits.REASON_LENGTH_MAX)] = ""
 
 

@@ -382,6 +382,20 @@ def test_what_is_said_collects_until_it_is_taken() -> None:
     assert len(server.receive(data)) == 3
 
 
+def test_what_is_said_may_be_taken_in_pieces() -> None:
+    client, server = open_pair()
+    for _ in range(5):
+        client.request(Command.PUBLISH, Publish("t", 0), [bytes(100)])
+    size = client.outgoing_bytes
+    first = b"".join(client.take_outgoing(150))
+    assert 150 <= len(first) < 300
+    assert client.outgoing_bytes == size - len(first)
+    assert len(server.receive(first + sent(client))) == 5
+    client.request(Command.PING, Empty())
+    assert len(client.take_outgoing(1_000)) == 1
+    assert client.outgoing_bytes == 0
+
+
 # ---------------------------------------------------------------------- bad peers
 
 
