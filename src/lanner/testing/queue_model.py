@@ -1,0 +1,372 @@
+"""A small plain model of a queue: one group on one partition, as its clients must be able to explain it.
+
+It follows a history and keeps, for each message, what has certainly happened to it. It is written to be obviously
+right, not fast or complete: no lanes of places, no masks, no rows. Where a lost answer leaves two possibilities the
+message is *unsure*, nothing is demanded of it, and it becomes sure again when it is next seen. What contradicts the
+model is reported as a violation of a named rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from lanner.testing.history import Administered, DeadSeen, Fate, FloorSeen, Handed, Polled, Published, Rules, Settled
+
+
+class Violation(NamedTuple):
+    """One broken rule, and what shows it."""
+
+    rule: str
+    partition: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}, partition {self.partition}: {self.text}"
+
+
+class State(Enum):
+    FRESH = "never handed out"
+    LEASED = "leased"
+    WAITING = "due for a retry"
+    DONE = "settled"
+    DEAD = "dead"
+    UNSURE = "unsure"
+
+
+_OPEN = frozenset({State.FRESH, State.LEASED, State.WAITING})
+_LONG_AGO = -1  # the token of a lease that nobody heard of
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One message as this group has it."""
+
+    offset: int
+    lane: int
+    since: float  # when it came to be in this state, at the latest
+    state: State = State.FRESH
+    ready_ms: int = 0  # not deliverable before
+    expires_ms: int = 0
+    gone_ms: int = 0  # from here on retention may have taken it, as long as no delivery holds it; 0: never
+    delayed: bool = False
+    attempt: int = 0
+    token: int = 0
+    deadline_ms: int = 0
+    pending: int = 0  # settles that were called and not answered
+    released: bool = False  # perhaps: its last delivery may not count
+    vague: bool = False  # leased for certain until its deadline; then a poll that nobody heard of may have had it
+    maybe_done: bool = False
+    ever_done: bool = False
+
+    def deliverable_at(self, now_ms: int, max_deliveries: int) -> bool:
+        """Whether it is certain that a poll decided at this time could have had it."""
+        if self.pending or (self.expires_ms and (not now_ms or self.expires_ms <= now_ms)):
+            return False
+        if self.state is State.LEASED:
+            return not self.vague and 0 < self.deadline_ms <= now_ms and self.attempt < max_deliveries
+        if self.state is State.FRESH and self.gone_ms and self.gone_ms <= now_ms:
+            return False
+        return self.state is not State.UNSURE and self.ready_ms <= now_ms
+
+
+@dataclass(slots=True)
+class QueueModel:
+    """Fed with the points of a history in order: calls and returns of one group on one partition."""
+
+    group: str
+    partition: int
+    rules: Rules
+    entries: dict[int, Entry] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    first_seen: float | None = None
+    _open: dict[int, dict[int, Entry]] = field(default_factory=dict)  # lane → offset → entry
+    _tokens: set[int] = field(default_factory=set)
+    _last_fresh: dict[int, int] = field(default_factory=dict)  # lane → offset
+    _floors: dict[int, int] = field(default_factory=dict)
+    _hidden: int = 0  # polls and seeks whose outcome is not known
+
+    # ------------------------------------------------------------------ publishes
+
+    def published(self, event: Published, returned: float) -> None:
+        """An acknowledged batch: from here on its messages must be deliverable."""
+        if event.base_offset < 0:
+            return
+        for offset in range(event.base_offset, event.base_offset + len(event.values)):
+            if offset not in self.entries:
+                self._add(event, offset, returned)
+
+    def _add(self, event: Published, offset: int, since: float) -> Entry:
+        entry = Entry(offset, event.priority, since, ready_ms=event.deliver_at_ms, expires_ms=event.expires_at_ms)
+        entry.delayed = event.deliver_at_ms > 0
+        if self.rules.retention_bytes:
+            entry.gone_ms = 1  # whenever others have filled the room
+        elif self.rules.retention_ms:
+            entry.gone_ms = max(event.append_ms, event.deliver_at_ms) + self.rules.retention_ms
+        self.entries[offset] = entry
+        self._move(entry, State.UNSURE if self._hidden else State.FRESH, since)
+        return entry
+
+    def _move(self, entry: Entry, state: State, since: float) -> None:
+        entry.state = state
+        entry.since = since
+        lane = self._open.setdefault(entry.lane, {})
+        if state in _OPEN:
+            lane[entry.offset] = entry
+        else:
+            lane.pop(entry.offset, None)
+        if state is State.DONE:
+            entry.maybe_done = entry.ever_done = True
+
+    def _forget_certainty(self, since: float) -> None:
+        for lane in self._open.values():
+            for entry in list(lane.values()):
+                if entry.state is State.LEASED:
+                    entry.vague = True
+                else:
+                    self._move(entry, State.UNSURE, since)
+
+    # ------------------------------------------------------------------ polls
+
+    def poll_called(self, event: Polled, now: float) -> None:
+        if event.fate is Fate.UNKNOWN:
+            self._forget_certainty(now)
+            if event.auto_ack:
+                for entry in self.entries.values():
+                    entry.maybe_done = entry.ever_done = True
+            self._hidden += 1
+
+    def crashed(self) -> None:
+        """Whatever was hidden has happened, or never will."""
+        self._hidden = 0
+
+    def polled(self, event: Polled, returned: float) -> None:
+        if self.first_seen is None:
+            self.first_seen = returned
+        repeated = event.repeated or (event.token in self._tokens and not event.auto_ack)
+        if not repeated:
+            self._check_order(event)
+        for message in event.messages:
+            self._handed(event, message, returned)
+        if event.messages and not event.auto_ack:
+            self._tokens.add(event.token)
+
+    def _handed(self, event: Polled, message: Handed, returned: float) -> None:
+        entry = self.entries.get(message.offset)
+        if entry is None:  # its publish has not been answered, or never will be
+            entry = Entry(message.offset, message.priority, event.called, State.UNSURE, delayed=True)
+            self.entries[message.offset] = entry
+        if entry.token != event.token or event.auto_ack:
+            self._check_handed(event, message, entry)
+            entry.pending = 0  # a settle of an older lease can do nothing any more
+            entry.released = False
+            entry.vague = self._hidden > 0
+        entry.attempt = message.attempt
+        entry.token = event.token
+        entry.deadline_ms = event.deadline_ms
+        self._move(entry, State.DONE if event.auto_ack else State.LEASED, returned)
+
+    def _check_handed(self, event: Polled, message: Handed, entry: Entry) -> None:
+        now_ms = event.decided_ms
+        shown = f"{self.group!r} got offset {message.offset} (attempt {message.attempt}, token {event.token})"
+        if entry.state is State.DONE and entry.since < event.called:
+            self._report("acked message redelivered", f"{shown} after it was settled")
+        if entry.state is State.DEAD and entry.since < event.called:
+            self._report("dead message delivered", f"{shown} after it had died, without a redrive")
+        if entry.state is State.LEASED and not entry.pending and 0 < now_ms < entry.deadline_ms:
+            self._report(
+                "leased twice", f"{shown} at {now_ms} while token {entry.token} held it until {entry.deadline_ms}"
+            )
+        if message.attempt < entry.attempt or (message.attempt == entry.attempt and not entry.released):
+            self._report("delivery count went back", f"{shown}; attempt {entry.attempt} had been handed out before")
+        if message.attempt > self.rules.max_deliveries:
+            self._report("delivered too often", f"{shown}; {self.rules.max_deliveries} deliveries are the limit")
+        if now_ms and entry.delayed and entry.attempt == 0 and entry.ready_ms > now_ms:
+            self._report("early delivery", f"{shown} at {now_ms}, before {entry.ready_ms}")
+        if now_ms and 0 < entry.expires_ms <= now_ms and not event.repeated:
+            self._report("late delivery", f"{shown} at {now_ms}, expired at {entry.expires_ms}")
+        if entry.state is State.WAITING and now_ms and entry.ready_ms > now_ms:
+            self._report("early retry", f"{shown} at {now_ms}, before {entry.ready_ms}")
+        if entry.token == 0 and message.attempt == 1 and not entry.delayed:
+            last = self._last_fresh.get(message.priority, -1)
+            if message.offset < last:
+                self._report("lane out of order", f"{shown} after offset {last} of the same lane")
+            self._last_fresh[message.priority] = max(last, message.offset)
+
+    def _check_order(self, event: Polled) -> None:
+        """Strict priority: nothing less urgent while something more urgent was certainly deliverable, and nothing
+        withheld from a poll that came back empty."""
+        if not self.rules.strict:
+            return
+        if event.messages:
+            lowest = min(message.priority for message in event.messages)
+            handed = {message.offset for message in event.messages}
+            for entry in self._certain(event, range(lowest + 1, 10)):
+                if entry.offset not in handed:
+                    self._report(
+                        "priority inversion",
+                        f"{self.group!r} was handed lane {lowest} at {event.decided_ms} (token {event.token}) while "
+                        f"offset {entry.offset} of lane {entry.lane}, {entry.state.value}, was deliverable",
+                    )
+                    return
+        elif not event.limited and not event.auto_ack:
+            self._check_withheld(event)
+
+    def _check_withheld(self, event: Polled) -> None:
+        # A delayed batch enters its lane with the decision that finds it due; that decision serves nothing below it.
+        entering = [entry.lane for entry in self._certain(event, range(10)) if entry.delayed and entry.attempt == 0]
+        for entry in self._certain(event, range(max(entering, default=-1) + 1, 10)):
+            self._report(
+                "message withheld",
+                f"{self.group!r} polled in vain at {event.decided_ms} while offset {entry.offset} of lane "
+                f"{entry.lane}, {entry.state.value}, was deliverable",
+            )
+            return
+
+    def _certain(self, event: Polled, lanes: Iterable[int]) -> Iterator[Entry]:
+        for lane in lanes:
+            for entry in self._open.get(lane, {}).values():
+                if entry.since >= event.called or (event.limited and entry.state is State.FRESH):
+                    continue
+                if entry.deliverable_at(event.decided_ms, self.rules.max_deliveries):
+                    yield entry
+
+    # ------------------------------------------------------------------ settles
+
+    def settle_called(self, event: Settled) -> None:
+        for offset in event.offsets:
+            entry = self.entries.get(offset)
+            if entry is not None and entry.token == event.token:
+                entry.pending += 1
+                entry.maybe_done = entry.maybe_done or event.action in ("ack", "reject")
+                entry.released = entry.released or event.action == "release"
+
+    def settled(self, event: Settled, returned: float) -> None:
+        for offset in event.offsets:
+            entry = self.entries.get(offset)
+            if entry is None:
+                continue
+            if entry.token == event.token:
+                entry.pending = max(0, entry.pending - 1)
+                if event.fate is Fate.FAILED and entry.state is not State.DONE:
+                    entry.maybe_done = entry.pending > 0 and entry.maybe_done
+            if event.fate is Fate.OK:
+                self._check_settled(event, entry)
+                self._take_effect(event, entry, returned)
+
+    def _check_settled(self, event: Settled, entry: Entry) -> None:
+        shown = f"{self.group!r} settled offset {entry.offset} ({event.action}, token {event.token})"
+        if entry.state is State.LEASED and entry.token > event.token and entry.since < event.called:
+            self._report("stale lease accepted", f"{shown} although token {entry.token} has it now")
+        if entry.state in (State.DONE, State.DEAD) and entry.since < event.called:
+            self._report("stale lease accepted", f"{shown} although it was {entry.state.value} already")
+
+    def _take_effect(self, event: Settled, entry: Entry, returned: float) -> None:
+        if event.action == "ack":
+            self._move(entry, State.DONE, returned)
+        elif event.action == "reject":
+            self._move(entry, State.DEAD, returned)
+        elif event.action == "extend":
+            entry.deadline_ms = event.until_ms
+        elif event.action == "release":
+            entry.attempt -= 1
+            entry.ready_ms = event.decided_ms
+            self._move(entry, State.UNSURE if self._hidden else State.WAITING, returned)
+        elif entry.attempt >= self.rules.max_deliveries:
+            self._move(entry, State.DEAD, returned)
+        else:
+            entry.ready_ms = event.until_ms
+            certain = event.until_ms and not self._hidden and entry.state is not State.UNSURE
+            self._move(entry, State.WAITING if certain else State.UNSURE, returned)
+
+    # ------------------------------------------------------------------ administration
+
+    def administer_called(self, event: Administered, now: float) -> None:
+        if event.action in ("redrive", "discard"):
+            self._maybe_revived(event, now)
+            return
+        self._forget_certainty(now)
+        self._hidden += 1
+        self._begin_again(0, now, certain=False)
+
+    def administered(self, event: Administered, returned: float) -> None:
+        if event.action in ("redrive", "discard"):
+            return
+        self._hidden = max(0, self._hidden - 1)
+        if event.fate is Fate.OK:
+            self._begin_again(event.offsets[0] if event.offsets else 0, returned, certain=True)
+
+    def _maybe_revived(self, event: Administered, now: float) -> None:
+        """Whatever may have died without anybody noticing may now be counted from the beginning, or be gone."""
+        self._floors.pop(-1, None)
+        for entry in self._chosen(event):
+            alive = entry.state is State.LEASED and not entry.vague and entry.attempt < self.rules.max_deliveries
+            if alive or entry.state in (State.FRESH, State.WAITING, State.DONE):
+                continue
+            self._move(entry, State.UNSURE, now)
+            entry.attempt = 0
+            entry.token = entry.token or _LONG_AGO
+            if event.action == "discard":
+                entry.maybe_done = entry.ever_done = True
+
+    def _begin_again(self, offset: int, since: float, *, certain: bool) -> None:
+        """A seek: what lies before the offset is done with, what lies behind it may come again, or be gone."""
+        self._floors.clear()
+        self._last_fresh.clear()
+        for entry in self.entries.values():
+            self._move(entry, State.UNSURE, since)
+            entry.attempt = entry.pending = 0
+            entry.maybe_done = not certain or entry.offset < offset
+            entry.ever_done = True
+
+    def _chosen(self, event: Administered) -> list[Entry]:
+        if event.offsets:
+            return [self.entries[offset] for offset in event.offsets if offset in self.entries]
+        return list(self.entries.values())
+
+    # ------------------------------------------------------------------ what is looked at
+
+    def dead_seen(self, event: DeadSeen) -> None:
+        by_limit = not event.reason.startswith(("reject", "malformed"))
+        if by_limit and event.attempts < self.rules.max_deliveries:
+            self._report(
+                "dead before the limit",
+                f"offset {event.offset} of {self.group!r} died after {event.attempts} deliveries ({event.reason}); "
+                f"{self.rules.max_deliveries} are the limit",
+            )
+
+    def floor_seen(self, event: FloorSeen) -> None:
+        last = self._floors.get(event.lane, -1)
+        if event.floor < last and not self._hidden:
+            self._report(
+                "floor went back", f"{self.group!r} stood at {last} and now at {event.floor} (lane {event.lane})"
+            )
+        self._floors[event.lane] = event.floor
+
+    def check_account(self, stored: Iterable[int], dead: frozenset[int], machine_ms: int) -> None:
+        """After the group was drained each message is settled, dead or expired."""
+        for offset in stored:
+            entry = self.entries.get(offset)
+            if entry is None or entry.maybe_done or offset in dead:
+                continue
+            if not 0 < entry.expires_ms <= machine_ms:
+                self._report(
+                    "message vanished",
+                    f"offset {offset} is neither ready nor leased nor settled nor dead for {self.group!r}; "
+                    f"it was last known as {entry.state.value}",
+                )
+        for entry in self.entries.values():
+            if entry.state is State.DEAD and entry.offset not in dead:
+                self._report("message vanished", f"the dead letter {entry.offset} of {self.group!r} is gone")
+
+    def may_be_gone(self, offset: int, machine_ms: int) -> bool:
+        """Whether this group no longer stands in the way of retention by acks."""
+        entry = self.entries.get(offset)
+        if entry is None or entry.ever_done or entry.maybe_done:
+            return True
+        return 0 < entry.expires_ms <= machine_ms
+
+    def _report(self, rule: str, text: str) -> None:
+        self.violations.append(Violation(rule, self.partition, text))

@@ -1,0 +1,329 @@
+"""One broker on a simulated disk: the shell that the engine needs, without threads, and with a plug to pull.
+
+It does in small steps what `broker.node` does with threads: a commit is begun, written, reported; a save is gathered,
+committed, reported; a segment is prepared; a file is rewritten. Between any two steps something else may happen, and
+the power may go inside any of them (`PowerLost` comes out of the step). `restart` then starts over from the disk.
+
+It also watches. Every entry that any machine applies passes by here, across all restarts: it must never differ from
+what was applied before at the same index, nothing that was applied may be gone after a restart, and a machine that was
+loaded from its rows and brought up to date must equal, byte for byte, one that applied the whole log from the start.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from random import Random
+from typing import Any, Final
+
+from lanner import batch
+from lanner.broker.engine import CLUSTER_SET, Engine
+from lanner.broker.replica import Replica
+from lanner.cluster import Cluster
+from lanner.errors import LannerError, StorageFull, TopicNotFound
+from lanner.ledger import Commit, FileMissing, Ledger, perform, perform_preparation, read_entry
+from lanner.ledger.records import position_at
+from lanner.model import TopicSettings
+from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Partition
+from lanner.partition.records import DECISION_KIND, decode_decision
+from lanner.raft import Entry, EntryKind
+from lanner.testing.clock import SimClock
+from lanner.testing.disk import SimDisk
+from lanner.testing.queue_model import Violation
+
+SEGMENT_BYTES: Final = 32 * 1024
+_CACHE_BYTES: Final = 8 * 1024
+_READ_ATTEMPTS: Final = 3
+_STEPS_TO_LEAD_MAX: Final = 10_000
+Work = Generator[None, None, None]
+
+
+class Broken(Exception):
+    """The broker broke a rule that only the simulator can see."""
+
+    def __init__(self, rule: str, set_id: int, text: str) -> None:
+        self.violation = Violation(rule, set_id, text)
+        super().__init__(str(self.violation))
+
+
+class _NoRows:
+    def get(self, key: bytes) -> bytes | None:
+        return None
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+
+class Witness:
+    """What was ever applied, and machines that applied all of it without a restart."""
+
+    def __init__(self) -> None:
+        self.facts: Counter[str] = Counter()
+        self.machines: dict[int, Cluster | Partition] = {}
+        self._applied: dict[int, list[int]] = {}  # set → a checksum for each index, from 1 on
+
+    def watch(self, replica: Replica) -> None:
+        """Look at every entry that this replica's Raft node hands out to be applied."""
+        node = replica.node
+        hand_out = node.ready
+        set_id = replica.set_id
+
+        def ready() -> Any:
+            made = hand_out()
+            for entry in made.committed:
+                self._see(set_id, entry)
+            return made
+
+        node.ready = ready  # type: ignore[method-assign]
+
+    def _see(self, set_id: int, entry: Entry) -> None:
+        seen = self._applied.setdefault(set_id, [])
+        checksum = zlib.crc32(entry.payload, entry.term)
+        if entry.index <= len(seen):
+            if seen[entry.index - 1] != checksum:
+                raise Broken("committed entry changed", set_id, f"entry {entry.index} is not what it was")
+            return
+        if entry.index != len(seen) + 1:
+            raise Broken("committed entry lost", set_id, f"{entry.index} came after {len(seen)}")
+        seen.append(checksum)
+        payload = entry.payload if entry.kind == EntryKind.NORMAL else None
+        machine = self.machines.get(set_id)
+        if machine is None:
+            machine = Cluster(_NoRows()) if set_id == CLUSTER_SET else Partition(_NoRows(), batch.read_header)
+            self.machines[set_id] = machine
+        machine.apply(entry.index, payload)
+        if payload and set_id != CLUSTER_SET and payload[0] == DECISION_KIND:
+            self.facts.update(type(fact).__name__ for fact in decode_decision(payload).facts)
+
+    def compare(self, replica: Replica) -> None:
+        """After a restart: nothing is missing, and the state is the same, byte for byte."""
+        set_id = replica.set_id
+        last = len(self._applied.get(set_id, []))
+        if replica.node.applied_index < last:
+            raise Broken(
+                "committed entry lost", set_id, f"{last} entries had been applied, {replica.node.applied_index} are left"
+            )
+        witness = self.machines.get(set_id)
+        machine: Any = replica.machine
+        if witness is None or witness.applied_index != machine.applied_index:
+            raise Broken("state differs after a restart", set_id, f"it stands at {machine.applied_index}")
+        if witness.all_rows() != machine.all_rows():
+            theirs, ours = machine.all_rows(), witness.all_rows()
+            wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+            raise Broken("state differs after a restart", set_id, f"{len(wrong)} rows differ, the first is {wrong[0]!r}")
+
+
+class SimBroker:
+    """The shell, the disk beneath it, and the witness."""
+
+    def __init__(self, rng: Random, clock: SimClock) -> None:
+        self.rng = rng
+        self.clock = clock
+        self.disk = SimDisk()
+        self.witness = Witness()
+        self.counts: Counter[str] = Counter()
+        self.commits: list[tuple[int, int, int]] = []  # (file, offset, size) of durable records, since the start
+        self.engine: Engine
+        self._commit: Commit | None = None
+        self._performed = False
+        self._work: dict[str, Work] = {}
+
+    # ------------------------------------------------------------------ start
+
+    def start(self) -> None:
+        """Recover from the disk and lead every partition. The power may go in the middle of it."""
+        ledger = Ledger.recover(
+            self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=SEGMENT_BYTES
+        )
+        self.counts["torn_tails"] += ledger.recovery.torn_bytes_cut > 0
+        self.engine = Engine(
+            ledger, self.disk.files, rng=self.rng, now_ms=self.clock.now_ms, cache_bytes=_CACHE_BYTES
+        )
+        self._commit = None
+        self._work = {}
+        self.commits = []
+        self._open(CLUSTER_SET)
+        self._run_until(lambda: self.engine.replica(CLUSTER_SET).leads)
+        self.reconcile()
+        self._run_until(lambda: self.engine.led)
+        for replica in self.engine.replicas.values():
+            self.witness.compare(replica)
+        ledger.check()
+
+    def _open(self, set_id: int) -> None:
+        self.witness.watch(self.engine.open_set(set_id))
+
+    def _run_until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(_STEPS_TO_LEAD_MAX):
+            if condition():
+                return
+            self.step_commit()
+        raise Broken("broker never leads", CLUSTER_SET, f"after {_STEPS_TO_LEAD_MAX} steps without any fault")
+
+    def reconcile(self) -> None:
+        """Serve exactly the partitions that the cluster's metadata names."""
+        engine = self.engine
+        wanted: dict[int, TopicSettings] = {}
+        for topic in engine.cluster.topics.values():
+            for set_id in topic.set_ids:
+                wanted[set_id] = topic.settings
+        for set_id, settings in wanted.items():
+            engine.settings[set_id] = settings
+            if set_id not in engine.replicas:
+                self._open(set_id)
+        known = set(engine.replicas) | set(engine.ledger.sets())
+        for set_id in known - set(wanted) - {CLUSTER_SET}:
+            engine.close_set(set_id, TopicNotFound("the topic was deleted"))
+            self.witness.machines.pop(set_id, None)
+
+    # ------------------------------------------------------------------ small steps
+
+    @property
+    def busy(self) -> bool:
+        return self._commit is not None
+
+    def step_commit(self) -> bool:
+        """Begin a commit, or write the one that was begun, or report the one that was written."""
+        if self._commit is None:
+            self._commit = self.engine.pump()
+            self._performed = False
+            return self._commit is not None
+        if not self._performed:
+            try:
+                perform(self._commit, self.disk.files)
+            except StorageFull:  # the same record goes to the same position once there is room
+                self.disk.write_room_bytes = None
+                self.counts["disk_full"] += 1
+                return True
+            self._performed = True
+            return True
+        commit, self._commit = self._commit, None
+        self.commits.append((commit.file, commit.offset, commit.size))
+        self.engine.committed(commit)
+        return True
+
+    def step_work(self, name: str) -> bool:
+        """Go on with, or begin, some background work: save, rewrite or prepare."""
+        work = self._work.get(name)
+        if work is None:
+            if name == "rewrite" and "save" in self._work:
+                return False
+            work = self._work[name] = _BEGIN[name](self)
+        try:
+            next(work)
+        except StopIteration:
+            del self._work[name]
+            return False
+        return True
+
+    def finish_work(self) -> None:
+        """Bring everything that is under way to its end, and the table up to date."""
+        for name in ("prepare", "rewrite", "save"):
+            while self.step_work(name):
+                pass
+
+    def _save(self) -> Work:
+        engine = self.engine
+        more = True
+        while more:
+            job = engine.begin_save()
+            if job is None:
+                return
+            while more and self.rng.random() < 0.9:  # a turn of the loop may end before every set is in
+                more = engine.save_step(job)
+            yield
+            self.disk.table.commit(job.puts)
+            yield
+            engine.saved(job)
+            self.counts["saves"] += 1
+            for file_id in engine.ledger.droppable():
+                self.disk.files.remove(file_id)
+                yield
+                engine.ledger.dropped(file_id)
+                self.counts["dropped_files"] += 1
+
+    def _rewrite(self) -> Work:
+        ledger, files = self.engine.ledger, self.disk.files
+        while (file_id := ledger.rewrite_candidate()) is not None:
+            rewrite = ledger.plan_rewrite(file_id)
+            yield
+            while not rewrite.done:
+                rewrite.read(files)
+                yield
+                rewrite.choose(ledger)
+                yield
+                rewrite.write(files, self.engine.transform)
+                yield
+            ledger.rewritten(rewrite)
+            self.counts["rewritten_segments"] += len(rewrite.sources)
+            yield
+            if "save" in self._work:
+                return
+            yield from self._save()
+
+    def _prepare(self) -> Work:
+        preparation = self.engine.ledger.prepare()
+        if preparation is None:
+            return
+        yield
+        perform_preparation(preparation, self.disk.files)
+        yield
+        self.engine.ledger.prepared(preparation)
+
+    # ------------------------------------------------------------------ the end of the power
+
+    def crash(self) -> None:
+        """Lose memory, and of the disk what was not synced."""
+        self.counts["crashes"] += 1
+        self.disk.crash(self.rng)
+        self._commit = None
+        self._work = {}
+
+    def kill(self) -> None:
+        """End the process: what was written stays written, synced or not."""
+        self.counts["kills"] += 1
+        self.disk.kill()
+        self._commit = None
+        self._work = {}
+
+    def write_without_sync(self) -> None:
+        """Let a commit that was begun reach the disk's cache and no further, so that a crash may tear it."""
+        if self._commit is not None and not self._performed and self._commit.create is None:
+            self.disk.files.write(self._commit.file, self._commit.offset, self._commit.buffers)
+
+    def replayed_records(self) -> list[tuple[int, int, int]]:
+        """Durable records that a restart must replay and whose loss a later record would betray."""
+        saved = self.engine.ledger.saved_position
+        return [record for record in self.commits[:-1] if position_at(record[0], record[1]) >= saved]
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+        """The messages of a stored batch by offset. It must be there: somebody may ask for it."""
+        payload = self._payload(set_id, ref)
+        decoded = batch.decode(payload[APPEND_PREFIX_BYTES:])
+        positions = decoded.positions if decoded.positions is not None else range(decoded.count)
+        return {ref.base_offset + place: value for place, value in zip(positions, decoded.values(), strict=True)}
+
+    def _payload(self, set_id: int, ref: BatchRef) -> bytes:
+        payload = self.engine.payload_from_memory(set_id, ref.index)
+        if payload is not None:
+            return payload
+        for _ in range(_READ_ATTEMPTS):
+            try:
+                return read_entry(self.disk.files, self.engine.ledger.locate(set_id, ref.index))
+            except FileMissing:
+                continue  # a rewrite moved it since the look-up
+            except (KeyError, LannerError) as error:
+                raise Broken(
+                    "message cannot be read", set_id, f"the batch at offset {ref.base_offset}: {error}"
+                ) from error
+        raise Broken("message cannot be read", set_id, f"the file of the batch at offset {ref.base_offset} is gone")
+
+
+_BEGIN: Final[dict[str, Callable[[SimBroker], Work]]] = {
+    "save": SimBroker._save,
+    "rewrite": SimBroker._rewrite,
+    "prepare": SimBroker._prepare,
+}

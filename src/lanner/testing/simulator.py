@@ -1,0 +1,340 @@
+"""One broker, one seed: clients, faults and time in an order that the seed alone decides.
+
+A simulation serves a few partitions with different rules, lets clients and faults loose on them for some thousands of
+events, then takes the faults away, drains every group, pulls the plug once more, reads everything back and has the
+history judged. The same seed gives the same run, event by event; so a failing seed is a bug report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from lanner.broker.engine import CLUSTER_SET
+from lanner.cluster import encode_create_topic
+from lanner.errors import StorageDamaged, StorageFailed
+from lanner.ledger import Ledger
+from lanner.model import Retention, TopicSettings
+from lanner.testing.checkers import judge
+from lanner.testing.clock import SimClock
+from lanner.testing.disk import PowerLost
+from lanner.testing.history import Ended, History, Rules, Stored
+from lanner.testing.queue_model import Violation
+from lanner.testing.sim_broker import Broken, SimBroker
+from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, STREAM_GROUP, Traffic, name_of
+
+EVENTS: Final = 5_000
+_DRAIN_ROUNDS_MAX: Final = 3_000
+_LONGEST_WAIT_MS: Final = 5_000
+
+TOTALS: Final = ("crashes", "torn_tails", "expiries", "retries", "dead", "trims", "rewritten_segments")
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of one seed."""
+
+    seed: int
+    events: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+    history: History = field(default_factory=History)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+
+def simulate(seed: int, events: int = EVENTS) -> Report:
+    """Run one seed to its end, or to the first rule that the broker itself is seen to break."""
+    simulation = Simulation(seed, events)
+    report = Report(seed, history=simulation.history)
+    try:
+        simulation.run()
+        report.violations = judge(simulation.history)
+    except Broken as broken:
+        report.violations = [broken.violation]
+    except StorageDamaged as error:
+        report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
+    except AssertionError as error:
+        report.violations = [Violation("invariant broken", CLUSTER_SET, str(error) or repr(error))]
+    report.events = simulation.events
+    report.totals = simulation.totals()
+    return report
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, seed: int, events: int = EVENTS) -> None:
+        self.rng = Random(seed)
+        self.clock = SimClock()
+        self.history = History()
+        self.broker = SimBroker(self.rng, self.clock)
+        self.traffic = Traffic(self.rng, self.broker, self.clock, self.history)
+        self.events = 0
+        self._events_wanted = events
+        self._slow = 0  # so many more turns the disk hardly gets on
+        self._steps = self._weigh_steps()
+
+    def totals(self) -> Counter[str]:
+        facts, counts = self.broker.witness.facts, self.broker.counts
+        totals = Counter({name: counts[name] for name in ("crashes", "torn_tails", "rewritten_segments", "saves")})
+        totals["expiries"] = facts["LeaseEnded"]
+        totals["retries"] = self.traffic.counts["retries"]
+        totals["dead"] = facts["Died"]
+        totals["trims"] = facts["Trimmed"]
+        totals["events"] = self.events
+        for name in ("published", "handed", "unknown", "duplicates"):
+            totals[name] = self.traffic.counts[name]
+        totals["refusals"] = counts["refusals"]
+        return totals
+
+    # ------------------------------------------------------------------ the run
+
+    def run(self) -> None:
+        self.broker.start()
+        self._make_topics()
+        while self.events < self._events_wanted:
+            try:
+                self._turn()
+            except (PowerLost, StorageFailed):
+                self._restart()
+        self._drain()
+        self._restart()
+        self._read_everything()
+
+    def _make_topics(self) -> None:
+        rng = self.rng
+        for number in range(2):
+            bytes_max = rng.choice((0, 40_000))
+            settings = TopicSettings(
+                partitions=2 - number,
+                lease_ms=rng.choice((150, 400, 1_000)),
+                max_deliveries=rng.choice((2, 3, 5)),
+                backoff_ms=rng.choice((0, 20, 100)),
+                backoff_max_ms=500,
+                retention=Retention.TIME if number else Retention.ACKED,
+                retention_ms=0 if bytes_max else 8_000,
+                retention_bytes=bytes_max if number else 0,
+            )
+            command = encode_create_topic(f"topic-{number}", settings, self.clock.now_ms())
+            self.broker.engine.propose(CLUSTER_SET, command, lambda _result: self.broker.reconcile())
+            self._settle_down()
+        self._settle_down()
+        for topic in self.broker.engine.cluster.topics.values():
+            for set_id in topic.set_ids:
+                self.traffic.serve(set_id, topic.name, topic.settings)
+                self.history.rules[set_id] = _rules_of(topic.settings)
+        self.traffic.open_producers(4)
+
+    def _weigh_steps(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """How often what happens differs from seed to seed, so that each finds its own trouble."""
+        rng = self.rng
+        weights = {
+            "commit": 30.0,
+            "publish": rng.choice((8.0, 12.0, 18.0)),
+            "poll": 10.0,
+            "settle": rng.choice((12.0, 20.0)),
+            "read": 1.0,
+            "inspect": 0.3,
+            "administer": 0.4,
+            "save": rng.choice((1.0, 4.0)),
+            "rewrite": 3.0,
+            "prepare": 1.0,
+            "tick": 4.0,
+            "jump": 0.1,
+            "fault": rng.choice((0.05, 0.15)),
+        }
+        return tuple(weights), tuple(weights.values())
+
+    def _turn(self) -> None:
+        rng = self.rng
+        self.clock.advance(rng.choice((0, 0, 0, 1, 1, 2, 6)))
+        names, weights = self._steps
+        step = rng.choices(names, weights)[0]
+        if step == "tick":
+            self.broker.engine.tick()
+            return
+        if step == "commit":
+            if self._slow > 0:
+                self._slow -= 1
+                return
+            happened = self.broker.step_commit()
+        elif step in ("save", "rewrite", "prepare"):
+            happened = self.broker.step_work(step)
+        else:
+            happened = self._client_or_fault(step)
+        self.events += happened
+
+    def _client_or_fault(self, step: str) -> bool:
+        rng, traffic = self.rng, self.traffic
+        if step == "publish":
+            traffic.publish()
+        elif step == "poll":
+            traffic.poll(rng.choice(traffic.consumers))
+        elif step == "settle":
+            consumer = rng.choice(traffic.consumers)
+            if not consumer.held:
+                return False
+            traffic.settle(consumer)
+        elif step == "read":
+            traffic.read()
+        elif step == "inspect":
+            traffic.inspect()
+        elif step == "administer":
+            traffic.administer()
+        elif step == "jump":
+            self.clock.jump(rng.choice((-3_000, -200, 200, 3_000)))
+        else:
+            self._fault()
+        return True
+
+    # ------------------------------------------------------------------ faults
+
+    def _fault(self) -> None:
+        rng, disk = self.rng, self.broker.disk
+        fault = rng.choices(("plug", "now", "kill", "slow", "full", "sync"), weights=(35, 25, 10, 20, 8, 2))[0]
+        if fault == "plug":
+            disk.crash_in(rng.randint(1, 12))
+        elif fault == "now":
+            self.broker.write_without_sync()
+            raise PowerLost
+        elif fault == "kill":
+            self._restart(power=False)
+        elif fault == "slow":
+            self._slow = rng.randint(20, 200)
+        elif fault == "full":
+            disk.write_room_bytes = rng.randrange(200)
+        else:
+            disk.sync_failures = 1
+
+    def _restart(self, power: bool = True) -> None:
+        """Start again from the disk, as often as the power goes again meanwhile."""
+        broker = self.broker
+        records = broker.replayed_records()
+        while True:
+            self.traffic.crashed()
+            broker.disk.write_room_bytes = None
+            broker.disk.sync_failures = 0
+            if power:
+                broker.crash()
+            else:
+                broker.kill()
+            self._check_refusal(records)
+            if self.rng.random() < 0.1:
+                broker.disk.crash_in(self.rng.randint(1, 60))
+            try:
+                broker.start()
+            except PowerLost:
+                power, records = True, []
+                continue
+            broker.disk.crash_in(None)
+            self.events += 1
+            return
+
+    def _check_refusal(self, records: list[tuple[int, int, int]]) -> None:
+        """Damage to a record that was durable, and that later ones prove, must be refused: tried on a copy."""
+        if not records or self.rng.random() > 0.1:
+            return
+        file_id, offset, size = self.rng.choice(records)
+        copy = self.broker.disk.snapshot()
+        copy.flip_bit(file_id, offset + self.rng.randrange(size), self.rng.randrange(8))
+        try:
+            Ledger.recover(copy.files, copy.table, random_bytes=self.rng.randbytes)
+        except StorageDamaged:
+            self.broker.counts["refusals"] += 1
+        else:
+            raise Broken("damage accepted", CLUSTER_SET, f"a bit of the record at {file_id}:{offset} was flipped")
+
+    # ------------------------------------------------------------------ the end
+
+    def _settle_down(self) -> None:
+        """Let everything that was asked for be answered."""
+        while self.broker.step_commit() or self.broker.busy or not self.broker.engine.led:
+            pass
+
+    def _drain(self) -> None:
+        """Without faults: every group must get everything, in the end."""
+        disk = self.broker.disk
+        disk.crash_in(None)
+        disk.sync_failures, disk.write_room_bytes = 0, None
+        self._settle_down()
+        for consumer in self.traffic.consumers:
+            consumer.held.clear()
+        for _ in range(_DRAIN_ROUNDS_MAX):
+            before = self.traffic.counts["handed"]
+            for consumer in self.traffic.consumers:
+                self.traffic.poll(consumer, max_messages=500)
+            self._settle_down()
+            for consumer in self.traffic.consumers:
+                while consumer.held:
+                    self.traffic.settle(consumer, "ack")
+            self._settle_down()
+            self.broker.finish_work()
+            if self.traffic.counts["handed"] == before:
+                if self._at_rest():
+                    return
+                self.clock.advance(_LONGEST_WAIT_MS)
+                self.broker.engine.tick()
+                self._settle_down()
+        raise Broken("group never comes to rest", CLUSTER_SET, f"after {_DRAIN_ROUNDS_MAX} rounds without faults")
+
+    def _at_rest(self) -> bool:
+        now_ms = self.clock.now_ms()
+        for set_id in self.traffic.settings:
+            partition = self.traffic.partition(set_id)
+            if len(partition._state.delayed):
+                return False
+            for group in (*QUEUE_GROUPS, AUTO_GROUP):
+                if group in partition.groups():
+                    state = partition.describe_group(group, now_ms)
+                    if state.lag or state.ready or state.leased or state.waiting:
+                        return False
+        return True
+
+    def _read_everything(self) -> None:
+        for set_id in self.traffic.settings:
+            partition = self.traffic.partition(set_id)
+            partition.check()
+            called = self.traffic.now()
+            stored: dict[int, Stored] = {}
+            offset = partition.first_offset
+            while refs := partition.batches_from(offset, 1 << 20):
+                for ref in refs:
+                    for at, value in self.broker.read(set_id, ref).items():
+                        stored[at] = Stored(at, name_of(value), ref.lane)
+                    offset = ref.base_offset + ref.count
+            groups = [group for group in QUEUE_GROUPS if group in partition.groups()]
+            dead: list[tuple[str, int]] = []
+            for group in groups:
+                for letter in self.traffic.see_dead(set_id, group, limit=100_000):
+                    dead.append((group, letter.offset))
+                    stored[letter.offset] = letter
+            self.history.add(
+                Ended(
+                    called,
+                    self.traffic.now(),
+                    set_id,
+                    partition.first_offset,
+                    partition.end_offset,
+                    tuple(stored[at] for at in sorted(stored)),
+                    partition.machine_ms,
+                    tuple(groups),
+                    tuple(dead),
+                )
+            )
+
+
+def _rules_of(settings: TopicSettings) -> Rules:
+    return Rules(
+        max_deliveries=settings.max_deliveries,
+        retention=str(settings.retention),
+        retention_ms=settings.retention_ms if settings.retention is Retention.TIME else 0,
+        retention_bytes=settings.retention_bytes,
+    )
+
+
+__all__ = ["EVENTS", "STREAM_GROUP", "TOTALS", "Report", "Simulation", "simulate"]

@@ -1,0 +1,478 @@
+"""Clients of a simulated broker: producers, consumers, readers and an operator, who write down what they are told.
+
+Each call goes straight to the engine and is answered by a callback. What had no answer when the broker lost its memory
+is written down as unknown. Producers send such batches again under the same identity, as the real client does;
+consumers keep their leases, settle some of them too late, and sometimes repeat the very poll whose answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from lanner import batch
+from lanner.broker.engine import CLUSTER_SET
+from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
+from lanner.errors import LannerError
+from lanner.model import TopicSettings
+from lanner.partition import (
+    Appended,
+    CommitOffset,
+    Discard,
+    Partition,
+    Poll,
+    PollAnswer,
+    Redrive,
+    Release,
+    Seek,
+    Settle,
+    encode_append,
+)
+from lanner.testing.clock import SimClock
+from lanner.testing.history import (
+    Administered,
+    Crashed,
+    DeadSeen,
+    Event,
+    Fate,
+    FloorSeen,
+    Handed,
+    History,
+    Polled,
+    Published,
+    ReadBack,
+    Settled,
+    Stored,
+)
+from lanner.testing.sim_broker import SimBroker
+
+_ACTIONS: Final = {"ack": 1, "nack": 2, "extend": 3, "reject": 4, "release": 0}
+QUEUE_GROUPS: Final = ("workers", "audit")
+AUTO_GROUP: Final = "taken"  # acknowledges by itself
+STREAM_GROUP: Final = "reader"
+_STALE_MAX: Final = 30
+
+
+class Sent(NamedTuple):
+    """A batch as its producer remembers it."""
+
+    event: Published
+    data: bytes
+
+
+@dataclass(slots=True)
+class Lane:
+    """What a producer has sent to one lane of one partition and not heard of."""
+
+    sequence: int = 0
+    unheard: deque[Sent] = field(default_factory=deque)  # in order; the first ones are under way
+    under_way: int = 0
+
+
+@dataclass(slots=True)
+class Producer:
+    """producer_id 0: no identity; what it has not heard of it does not send again."""
+
+    producer_id: int
+    lanes: dict[tuple[int, int], Lane] = field(default_factory=dict)
+
+
+class Held(NamedTuple):
+    """Messages of one lease: leased together, delivered equally often."""
+
+    token: int
+    first_offset: int
+    count: int  # type: ignore[assignment]
+    attempt: int
+
+
+@dataclass(slots=True)
+class Consumer:
+    group: str
+    set_id: int
+    member: str
+    sequence: int = 0
+    polling: bool = False
+    held: list[Held] = field(default_factory=list)
+    late: deque[Held] = field(default_factory=lambda: deque(maxlen=_STALE_MAX))  # to be settled when it is too late
+
+
+class Traffic:
+    """All clients of one simulation."""
+
+    def __init__(self, rng: Random, broker: SimBroker, clock: SimClock, history: History) -> None:
+        self.rng = rng
+        self.broker = broker
+        self.clock = clock
+        self.history = history
+        self.counts: Counter[str] = Counter()
+        self.settings: dict[int, TopicSettings] = {}
+        self.names: dict[int, str] = {}
+        self.consumers: list[Consumer] = []
+        self.producers: list[Producer] = []
+        self.point = 0
+        self._open: dict[int, Event] = {}  # operation → how it is written down if its answer never comes
+        self._named = 0
+        self._read_to: dict[int, int] = {}
+        self._brief = 0
+
+    def now(self) -> int:
+        self.point += 1
+        return self.point
+
+    def serve(self, set_id: int, topic: str, settings: TopicSettings) -> None:
+        """Begin to use a partition."""
+        self.settings[set_id] = settings
+        self.names[set_id] = topic
+        for group in QUEUE_GROUPS:
+            for number in range(2):
+                self.consumers.append(Consumer(group, set_id, f"{group}-{number}"))
+        self.consumers.append(Consumer(AUTO_GROUP, set_id, AUTO_GROUP))
+
+    def open_producers(self, count: int) -> None:
+        self.producers = [Producer(number) for number in range(count)]
+        self._named = count
+
+    def partition(self, set_id: int) -> Partition:
+        return self.broker.engine.replica(set_id).partition
+
+    # ------------------------------------------------------------------ operations and their fates
+
+    def _begin(self, unknown: Event) -> int:
+        operation = unknown.called
+        assert isinstance(operation, int)
+        self._open[operation] = unknown
+        return operation
+
+    def _end(self, operation: int, event: Event) -> None:
+        del self._open[operation]
+        self.history.add(event)
+
+    def crashed(self) -> None:
+        """The broker has lost its memory: whoever waits will never hear."""
+        for event in self._open.values():
+            self.history.add(event)
+        self.counts["unknown"] += len(self._open)
+        self._open.clear()
+        self.history.add(Crashed(self.now()))
+        for producer in self.producers:
+            for lane in producer.lanes.values():
+                lane.under_way = 0
+                if not producer.producer_id:
+                    lane.unheard.clear()
+        for consumer in self.consumers:
+            if consumer.polling:
+                consumer.polling = False
+                consumer.sequence -= self.rng.random() < 0.5  # ask again for what it did not hear
+        self._read_to.clear()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._open)
+
+    # ------------------------------------------------------------------ publishing
+
+    def publish(self) -> None:
+        rng = self.rng
+        producer = rng.choice(self.producers)
+        set_id = rng.choice(list(self.settings))
+        priority = rng.choice((9, 9, 7, 4, 4, 4, 1, 0))
+        if producer.producer_id and rng.random() < 0.002:
+            self._named += 1
+            self.producers[self.producers.index(producer)] = producer = Producer(self._named)
+        lane = producer.lanes.setdefault((set_id, priority), Lane())
+        if lane.under_way < len(lane.unheard):
+            sent = lane.unheard[lane.under_way]
+            sent = sent._replace(event=replace(sent.event, called=self.now()))
+        else:
+            sent = self._write_batch(producer, lane, set_id, priority)
+            lane.unheard.append(sent)
+        self._send(lane, sent)
+
+    def _write_batch(self, producer: Producer, lane: Lane, set_id: int, priority: int) -> Sent:
+        rng, now_ms = self.rng, self.clock.now_ms()
+        count = rng.choice((1, 1, 2, 3, 5, 12))
+        names = tuple(f"{self.point}.{number}" for number in range(count))
+        length = rng.choice((10, 40, 100, 100, 600))
+        deliver_at_ms = now_ms + rng.randrange(20, 1_500) if rng.random() < 0.07 else 0
+        expires_at_ms = max(now_ms, deliver_at_ms) + rng.randrange(50, 2_500) if rng.random() < 0.07 else 0
+        data = batch.encode(
+            [f"{name}|".encode().ljust(length, b".") for name in names],
+            priority=priority,
+            producer_id=producer.producer_id,
+            sequence=lane.sequence if producer.producer_id else -1,
+            deliver_at_ms=deliver_at_ms,
+            expires_at_ms=expires_at_ms,
+            codec=rng.choice((batch.Codec.NONE, batch.Codec.NONE, batch.Codec.NONE, batch.Codec.LZ4)),
+        )
+        lane.sequence += 1
+        event = Published(
+            self.now(), None, Fate.UNKNOWN, set_id, -1, names, priority, deliver_at_ms, expires_at_ms, 0, len(data)
+        )
+        return Sent(event, data)
+
+    def _send(self, lane: Lane, sent: Sent) -> None:
+        event = sent.event
+        operation = self._begin(event)
+
+        def applied(result: Any) -> None:
+            if isinstance(result, Appended):
+                self._end(
+                    operation,
+                    replace(
+                        event,
+                        returned=self.now(),
+                        fate=Fate.OK,
+                        base_offset=result.base_offset,
+                        append_ms=result.append_ms,
+                    ),
+                )
+                self.counts["published"] += 1
+                self.counts["duplicates"] += result.duplicate
+            else:
+                self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+                self.counts["refused"] += 1
+            if lane.unheard and lane.unheard[0].data is sent.data:
+                lane.unheard.popleft()
+                lane.under_way = max(0, lane.under_way - 1)
+
+        lane.under_way += 1
+        payload = encode_append(self.clock.now_ms(), sent.data)
+        try:
+            self.broker.engine.propose(event.partition, payload, applied)
+        except LannerError:
+            lane.under_way -= 1
+            self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+
+    # ------------------------------------------------------------------ consuming
+
+    def poll(self, consumer: Consumer, max_messages: int | None = None) -> None:
+        if consumer.polling:
+            return
+        rng = self.rng
+        consumer.polling = True
+        consumer.sequence += 1
+        auto_ack = consumer.group == AUTO_GROUP
+        request = Poll(
+            consumer.group,
+            consumer.member,
+            consumer.sequence,
+            max_messages or rng.choice((1, 2, 5, 10, 30)),
+            rng.choice((200, 2_000, 1 << 20)),
+            rng.choice((None, None, 100, 2_000)),
+            auto_ack,
+        )
+        event = Polled(self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, auto_ack=auto_ack)
+        operation = self._begin(event)
+
+        def answered(answer: Any, index: int) -> None:
+            self._polled(consumer, operation, event, answer, index)
+
+        self.broker.engine.ask(consumer.set_id, request, answered)
+
+    def _polled(self, consumer: Consumer, operation: int, event: Polled, answer: Any, index: int) -> None:
+        consumer.polling = False
+        if isinstance(answer, LannerError):
+            self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+            return
+        decided_ms = self._decided_ms(consumer.set_id, index)
+        if not isinstance(answer, PollAnswer):
+            self._end(operation, replace(event, returned=self.now(), fate=Fate.OK, decided_ms=decided_ms))
+            return
+        token = index if answer.token is None else answer.token
+        messages: list[Handed] = []
+        held: list[Held] = []
+        for lease in answer.leases:
+            values = self.broker.read(consumer.set_id, lease.ref)
+            held.append(Held(token, lease.first_offset, lease.count, lease.attempt))
+            for offset in range(lease.first_offset, lease.first_offset + lease.count):
+                messages.append(Handed(offset, name_of(values[offset]), lease.ref.lane, lease.attempt))
+        self._end(
+            operation,
+            replace(
+                event,
+                returned=self.now(),
+                fate=Fate.OK,
+                messages=tuple(messages),
+                token=token,
+                decided_ms=decided_ms,
+                deadline_ms=answer.deadline_ms,
+                limited=answer.limited,
+                repeated=answer.token is not None,
+            ),
+        )
+        self.counts["handed"] += len(messages)
+        self.counts["retries"] += sum(1 for message in messages if message.attempt > 1)
+        if consumer.group != AUTO_GROUP:
+            consumer.held += held
+
+    def _decided_ms(self, set_id: int, index: int) -> int:
+        """The time of a decision: the machine's own, or, when none was written, the latest it can have been."""
+        machine_ms = self.partition(set_id).machine_ms
+        return machine_ms if index else max(machine_ms, self.clock.now_ms())
+
+    def settle(self, consumer: Consumer, action: str | None = None) -> None:
+        rng = self.rng
+        late = bool(consumer.late) and (not consumer.held or rng.random() < 0.1)
+        if not late and not consumer.held:
+            return
+        held = rng.choice(consumer.late) if late else consumer.held.pop(rng.randrange(len(consumer.held)))
+        if not late and action is None and rng.random() < 0.08:
+            consumer.late.append(held)  # the lease will end before anybody settles it
+            return
+        first = held.first_offset + (rng.randrange(held.count) if held.count > 1 and rng.random() < 0.3 else 0)
+        count = held.first_offset + held.count - first
+        if not late and first > held.first_offset:
+            consumer.held.append(held._replace(count=first - held.first_offset))
+        action = action or rng.choices(tuple(_ACTIONS), weights=(70, 18, 5, 3, 4))[0]
+        self._settle(consumer, held._replace(first_offset=first, count=count), action)
+
+    def _settle(self, consumer: Consumer, held: Held, action: str) -> None:
+        rng = self.rng
+        delay_ms = rng.choice((-1, 0, 30, 400)) if action == "nack" else rng.choice((100, 800))
+        reason = f"{action} by {consumer.member}"
+        item = (held.token, held.first_offset, held.count, _ACTIONS[action], delay_ms, reason)
+        request = Release(consumer.group, [item]) if action == "release" else Settle(consumer.group, [item])
+        offsets = tuple(range(held.first_offset, held.first_offset + held.count))
+        event = Settled(
+            self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, held.token, offsets, action
+        )
+        operation = self._begin(event)
+
+        def answered(answer: Any, index: int) -> None:
+            returned: int | None = self.now()
+            decided_ms = self._decided_ms(consumer.set_id, index)
+            until_ms = 0
+            if isinstance(answer, LannerError) or answer[0][1] == 0:
+                fate = Fate.FAILED
+            elif answer[0] == (0, held.count):
+                fate = Fate.OK
+                until_ms = decided_ms + self._wait_ms(consumer.set_id, held.attempt, delay_ms)
+                if action == "extend":
+                    consumer.held.append(held)
+            else:  # some of it: which, the answer does not say
+                fate, returned = Fate.UNKNOWN, None
+            self.counts[f"{action}_{fate}"] += 1
+            self._end(
+                operation, replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms)
+            )
+
+        self.broker.engine.ask(consumer.set_id, request, answered)
+        consumer.late.append(held)
+
+    def _wait_ms(self, set_id: int, attempt: int, delay_ms: int) -> int:
+        if delay_ms >= 0:
+            return delay_ms
+        settings = self.settings[set_id]
+        return min(settings.backoff_ms << (attempt - 1), settings.backoff_max_ms)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self) -> None:
+        """Read on as a stream, and commit now and then."""
+        set_id = self.rng.choice(list(self.settings))
+        called = self.now()
+        partition = self.partition(set_id)
+        start = self._read_to.get(set_id, partition.committed(STREAM_GROUP) or 0)
+        found: list[Stored] = []
+        for ref in partition.batches_from(start, 4_000):
+            values = self.broker.read(set_id, ref)
+            found += [Stored(offset, name_of(value), ref.lane) for offset, value in values.items()]
+            start = ref.base_offset + ref.count
+        self.history.add(ReadBack(called, self.now(), set_id, tuple(found)))
+        self._read_to[set_id] = start
+        if self.rng.random() < 0.5:
+            self.broker.engine.ask(set_id, CommitOffset(STREAM_GROUP, start), self._committed(set_id))
+
+    def _committed(self, set_id: int) -> Callable[[Any, int], None]:
+        def answered(answer: Any, _index: int) -> None:
+            if not isinstance(answer, LannerError):
+                at = self.now()
+                floor = self.partition(set_id).committed(STREAM_GROUP) or 0
+                self.history.add(FloorSeen(at, at, STREAM_GROUP, set_id, floor))
+
+        return answered
+
+    def inspect(self) -> None:
+        """Look at the dead letters, the floors and the invariants of one partition."""
+        set_id = self.rng.choice(list(self.settings))
+        partition = self.partition(set_id)
+        partition.check()
+        for group in QUEUE_GROUPS:
+            if group not in partition.groups():
+                continue
+            self.see_dead(set_id, group, limit=10)
+            for lane, progress in enumerate(partition._state.groups[group].lanes):
+                at = self.now()
+                self.history.add(FloorSeen(at, at, group, set_id, progress.floor(), lane))
+
+    def see_dead(self, set_id: int, group: str, limit: int) -> list[Stored]:
+        """Dead letters with their values, written down."""
+        found: list[Stored] = []
+        at = self.now()
+        for letter in self.partition(set_id).dead_letters(group, 0, limit):
+            value = name_of(self.broker.read(set_id, letter.ref)[letter.offset])
+            self.history.add(
+                DeadSeen(at, at, group, set_id, letter.offset, letter.attempts, letter.reason, value)
+            )
+            found.append(Stored(letter.offset, value, letter.lane))
+        return found
+
+    # ------------------------------------------------------------------ operating
+
+    def administer(self) -> None:
+        rng = self.rng
+        set_id = rng.choice(list(self.settings))
+        group = rng.choice(QUEUE_GROUPS)
+        action = rng.choices(("redrive", "discard", "seek", "alter", "topic"), weights=(30, 15, 5, 25, 25))[0]
+        if action == "alter":
+            self._alter(set_id)
+        elif action == "topic":
+            self._brief_topic()
+        elif group in self.partition(set_id).groups():
+            self._ask_group(set_id, group, action)
+
+    def _ask_group(self, set_id: int, group: str, action: str) -> None:
+        request: Any
+        offsets: tuple[int, ...] = ()
+        if action == "seek":
+            offsets = (self.rng.randint(self.partition(set_id).first_offset, self.partition(set_id).end_offset),)
+            request = Seek(group, offsets[0])
+        else:
+            letters = self.partition(set_id).dead_letters(group, 0, 5)
+            if self.rng.random() < 0.6:
+                offsets = tuple(letter.offset for letter in letters)
+            request = (Redrive if action == "redrive" else Discard)(group, offsets or None)
+        event = Administered(self.now(), None, Fate.UNKNOWN, group, set_id, action, offsets)
+        operation = self._begin(event)
+
+        def answered(answer: Any, _index: int) -> None:
+            fate = Fate.FAILED if isinstance(answer, LannerError) else Fate.OK
+            self.counts[action] += fate is Fate.OK
+            self._end(operation, replace(event, returned=self.now(), fate=fate))
+
+        self.broker.engine.ask(set_id, request, answered)
+
+    def _alter(self, set_id: int) -> None:
+        lease_ms = self.rng.choice((150, 400, 1_000))
+        self._change(encode_alter_topic(self.names[set_id], {"lease_ms": lease_ms}))
+
+    def _brief_topic(self) -> None:
+        """A topic that comes and goes, so that replica sets do."""
+        name = f"brief-{self._brief}"
+        if name in self.broker.engine.cluster.topics:
+            self._change(encode_delete_topic(name))
+            self._brief += 1
+        else:
+            self._change(encode_create_topic(name, TopicSettings(partitions=2), self.clock.now_ms()))
+
+    def _change(self, command: bytes) -> None:
+        self.broker.engine.propose(CLUSTER_SET, command, lambda _result: self.broker.reconcile())
+
+
+def name_of(value: bytes) -> str:
+    """Which message this is: its value up to the bar."""
+    return value.split(b"|", 1)[0].decode()
