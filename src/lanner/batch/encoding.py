@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from struct import Struct
 from typing import Final, NamedTuple, NoReturn
 
 import msgspec
@@ -39,6 +40,7 @@ from lanner.model import PRIORITY_NORMAL, parse_priority
 
 _EPOCH_MAX: Final = 2**32 - 1
 PADDING: Final = tuple(bytes(size) for size in range(8))
+_LONE: Final = Struct("<IIii")  # checksum, padding, and the two offsets of a column of one
 _encode_map: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -59,6 +61,11 @@ def encode(
 ) -> bytes:
     """One batch of these messages; the columns run in parallel. Raises ValidationError or MessageTooLarge."""
     count = len(values)
+    plain = keys is None and headers is None and timestamps is None and not dedup_id and codec is Codec.NONE
+    if plain and count == 1 and producer_epoch == deliver_at_ms == expires_at_ms == 0:
+        lone = _encode_lone(values[0], parse_priority(priority), producer_id, sequence)
+        if lone is not None:
+            return lone
     check_number("count", count, 1, limits.BATCH_MESSAGES_MAX)
     for name, column in (("keys", keys), ("headers", headers), ("timestamps", timestamps)):
         if column is not None and len(column) != count:
@@ -84,6 +91,40 @@ def encode(
     )
     blobs = None if headers is None else [_encode_headers(one) for one in headers]
     return assemble(fields, Rows(values, keys, blobs, timestamps), None, None, None)
+
+
+def _encode_lone(value: bytes, priority: int, producer_id: int, sequence: int) -> bytes | None:
+    """What `assemble` makes of a single plain message, in a quarter of the time: requests of one message are common.
+
+    None: something is not as it should be, and the long way says what.
+    """
+    if not (type(value) is bytes and type(producer_id) is type(sequence) is int):
+        return None
+    length = len(value)
+    if not (
+        length <= limits.MESSAGE_BYTES_MAX
+        and 0 <= producer_id <= limits.OFFSET_MAX
+        and -1 <= sequence <= limits.OFFSET_MAX
+    ):
+        return None
+    tail = _LONE.pack(crc32c(value), 0, 0, length) + value + PADDING[-length % 8]
+    checked = CHECKED.pack(
+        HEADER_BYTES + len(tail),
+        1,
+        0,
+        priority,
+        ENCODING_COLUMNS,
+        Codec.NONE,
+        0,
+        0,
+        producer_id,
+        sequence,
+        0,
+        0,
+        0,
+        len(tail) - 8,
+    )
+    return PREFIX.pack(MAGIC, VERSION, crc32c(tail, crc32c(checked))) + checked + tail
 
 
 class Fields(NamedTuple):

@@ -7,6 +7,7 @@ caller goes round by batch. Knowledge is refreshed in passing, so that a topic t
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final, NamedTuple
 
 from lanner.batch import partition_for_key
@@ -40,7 +41,7 @@ class Routing:
     def known(self, topic: str) -> Route | None:
         """The route if it is known; an old one is refreshed in the background."""
         route = self._routes.get(topic)
-        if route is not None and asyncio.get_running_loop().time() - route.seen_at > REFRESH_S:
+        if route is not None and time.monotonic() - route.seen_at > REFRESH_S:
             self._lookup(topic, create=False).add_done_callback(_observe)
         return route
 
@@ -76,7 +77,7 @@ class Routing:
                     found.incarnation,
                     len(found.partitions),
                     found.settings,
-                    asyncio.get_running_loop().time(),
+                    time.monotonic(),
                 )
                 if len(self._routes) >= TOPICS_KEPT_MAX:
                     self._routes.clear()
