@@ -13,6 +13,10 @@ from typing import NamedTuple
 import uvloop
 
 import lanner
+from lanner import batch
+from lanner.client.session import Session
+from lanner.wire.connection import Reply
+from lanner.wire.messages import Command, Publish
 
 MESSAGE_BYTES = 100
 
@@ -47,7 +51,8 @@ async def _side_by_side(count: int, step: Callable[[], Awaitable[int]], seconds:
     async def one() -> None:
         nonlocal total
         while time.monotonic() < ends:
-            total += await step()
+            done = await step()
+            total += done
 
     await asyncio.gather(*(one() for _ in range(count)))
     return Span(total, began, time.monotonic())
@@ -91,19 +96,41 @@ def publish_through_producer(address: str, topic: str, seconds: float) -> Span:
     return uvloop.run(run())
 
 
-def publish_single(address: str, topic: str, in_flight: int, seconds: float) -> Span:
-    """One message a request, so many at once."""
+def publish_single(address: str, topic: str, partitions: int, in_flight: int, seconds: float) -> Span:
+    """One message a request, so many at once. Below the producer, which would put them into one batch."""
 
     async def run() -> Span:
         (value,) = messages(1)
-        async with lanner.connect(address) as queue:
+        session = Session(address)
+        await session.open()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        controls = [Publish(topic, partition) for partition in range(partitions)]
+        count = left = 0
 
-            async def step() -> int:
-                await queue.publish(topic, value)
-                return 1
+        def ask() -> None:
+            nonlocal left
+            left += 1
+            control = controls[(count + left) % partitions]
+            session.call(Command.PUBLISH, control, [batch.encode([value])], answered)
 
-            await step()
-            return await _side_by_side(in_flight, step, seconds)
+        def answered(outcome: Reply | lanner.LannerError) -> None:
+            nonlocal count, left
+            left -= 1
+            if isinstance(outcome, lanner.LannerError):
+                done.set_exception(outcome)
+            elif time.monotonic() < ends:
+                count += 1
+                ask()
+            elif left == 0:
+                done.set_result(None)
+
+        began = time.monotonic()
+        ends = began + seconds
+        for _ in range(in_flight):
+            ask()
+        await done
+        await session.close()
+        return Span(count, began, time.monotonic())
 
     return uvloop.run(run())
 
@@ -148,8 +175,8 @@ def read_stream(address: str, topic: str, count: int) -> Span:
         seen = 0
         began = time.monotonic()
         async with lanner.connect(address) as queue, queue.reader(topic, start="earliest") as reader:
-            async for batch in reader.read_batches():
-                seen += len(batch.values())
+            async for read in reader.read_batches():
+                seen += len(read.values())
                 if seen >= count:
                     break
         return Span(seen, began, time.monotonic())
@@ -165,11 +192,11 @@ def consume_queue(address: str, topic: str, group: str, at_a_time: int, seconds:
         async with lanner.connect(address) as queue, queue.consumer(topic, group=group) as consumer:
             began = ended = time.monotonic()
             while time.monotonic() < began + seconds:
-                batch = await consumer.poll(at_a_time, wait_ms=500)
-                if not batch:
+                leased = await consumer.poll(at_a_time, wait_ms=500)
+                if not leased:
                     break
-                await consumer.ack(batch)
-                seen += len(batch)
+                await consumer.ack(leased)
+                seen += len(leased)
                 ended = time.monotonic()
         return Span(seen, began, ended)
 
@@ -184,12 +211,12 @@ def consume_latency(address: str, topic: str, group: str, count: int, seconds: f
         async with lanner.connect(address) as queue, queue.consumer(topic, group=group) as consumer:
             ends = time.monotonic() + seconds
             while len(took) < count and time.monotonic() < ends:
-                batch = await consumer.poll(100, wait_ms=500)
+                leased = await consumer.poll(100, wait_ms=500)
                 now = time.monotonic()
-                for message in batch:
+                for message in leased:
                     if message.value != b"warm":
                         took.append((now - float(message.value)) * 1e3)
-                await consumer.ack(batch)
+                await consumer.ack(leased)
         return took
 
     return uvloop.run(run())
@@ -202,11 +229,9 @@ def read_until(address: str, topic: str, ends: float) -> int:
         seen = 0
         async with lanner.connect(address) as queue:
             while time.monotonic() < ends:
-                async with queue.reader(topic, start="earliest") as reader:
-                    async for batch in reader.read_batches():
-                        seen += batch.count
-                        if time.monotonic() > ends or seen % 1_000_000 == 0:
-                            break
+                async with queue.reader(topic, start="earliest", until_end=True) as reader:
+                    while time.monotonic() < ends and (read := await reader.read_batch()) is not None:
+                        seen += len(read)
         return seen
 
     return uvloop.run(run())

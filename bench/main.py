@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import lanner
-from bench import batch_codec, load
+from bench import batch_codec, footprint, load, partition_decisions
 from bench.figures import Figure, keep_figures, percentile, print_figures
 from bench.floors import echo_floor, journal_floor, scratch
 from bench.processes import workers
@@ -114,7 +114,7 @@ def measure_single() -> list[Figure]:
         topic = fresh_topic(process)
         for _ in range(ROUNDS):
             before = process.write_calls()
-            span = pool.submit(load.publish_single, process.native, topic, 64, SECONDS).result()
+            span = pool.submit(load.publish_single, process.native, topic, 3, 64, SECONDS).result()
             rates.append(span.rate)
             grouped.append(span.count / commits_since(process, before))
             with scratch() as folder:
@@ -208,10 +208,10 @@ def measure_commit() -> list[Figure]:
 
 
 def measure_decisions() -> list[Figure]:
-    """What the leader's pass costs, with a short backlog and a very long one."""
-    from bench import partition_decisions
-
-    short_us, long_us = partition_decisions.measure(1_000), partition_decisions.measure(1_000_000)
+    """What the leader's pass costs, with a short backlog and a very long one; rounds are interleaved."""
+    subjects = partition_decisions.Subject(1_000, 100), partition_decisions.Subject(1_000_000, 100)
+    rounds = [tuple(subject.round() for subject in subjects) for _ in range(400)]
+    short_us, long_us = (median(times) for times in zip(*rounds, strict=True))
     return [
         Figure("poll + ack of 100, 1,000 batches", short_us, "µs", 150, lower_is_better=True),
         Figure("poll + ack of 100, 1,000,000 batches", long_us, "µs", 1.25 * short_us, lower_is_better=True),
@@ -219,8 +219,6 @@ def measure_decisions() -> list[Figure]:
 
 
 def measure_footprint() -> list[Figure]:
-    from bench import footprint
-
     return footprint.measure()
 
 
