@@ -358,7 +358,7 @@ class SettleTarget(_Shape, kw_only=True):
     partition: PartitionId
     offset: Offset
     token: Token
-    count: Annotated[int, Meta(ge=1, le=limits.BATCH_MESSAGES_MAX)] = 1
+    count: Annotated[int, Meta(ge=1, le=limits.POLL_MESSAGES_MAX)] = 1
 
 
 _Targets = Annotated[list[SettleTarget], Meta(min_length=1, max_length=limits.SETTLE_RANGES_MAX)]
