@@ -6,16 +6,17 @@ views into the bytes it was made from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
-from operator import index as whole_number
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from lanner import limits
 from lanner.batch.compression import decompress
-from lanner.batch.encoding import PADDING, Fields, Rows, assemble, check_number, message_checksums, refuse
+from lanner.batch.encoding import PADDING, Fields, Rows, assemble, message_checksums, refuse
 from lanner.batch.header import (
     FLAG_EXTRACT,
     FLAG_HEADERS,
@@ -71,6 +72,10 @@ class _Column(NamedTuple):
     def items(self) -> list[bytes]:
         data = bytes(self.data)
         return [data[start:end] for start, end in pairwise(self.bounds)]
+
+    def items_at(self, rows: Sequence[int]) -> list[bytes]:
+        data, bounds = self.data, self.bounds
+        return [bytes(data[bounds[row] : bounds[row + 1]]) for row in rows]
 
 
 def _read_column(cursor: _Cursor, field: str, count: int, item_max: int) -> _Column:
@@ -165,6 +170,8 @@ class Batch:
         self._header_maps: list[dict[str, bytes]] | None = None
         if flags & FLAG_HEADERS:
             self._header_column = _read_column(body, "headers", count, limits.HEADERS_BYTES_MAX)
+            if not self._header_column.data:
+                malformed("headers", "no message has any: the column must be absent")
             self._header_maps = _decode_headers(self._header_column)
         self._timestamps: memoryview | None = None
         if flags & FLAG_TIMESTAMPS:
@@ -252,30 +259,41 @@ class Batch:
             header.expires_at_ms,
             header.dedup_id,
         )
-        values = self._value_column.items()
-        keys = None if self._key_column is None else self.keys()
-        blobs = None if self._header_column is None else self._header_column.items()
+        hashes, times = self._key_hashes, self._timestamps
         chosen = Rows(
-            [values[row] for row in rows],
-            None if keys is None else [keys[row] for row in rows],
-            None if blobs is None else [blobs[row] for row in rows],
-            None if self._timestamps is None else [self._timestamps[row] for row in rows],
+            self._value_column.items_at(rows),
+            None if self._key_column is None else self._keys_at(self._key_column, rows),
+            None if self._header_column is None else self._header_column.items_at(rows),
+            None if times is None else [times[row] for row in rows],
         )
         checksums = [self._checksums[row] for row in rows]
-        hashes = None if self._key_hashes is None else [self._key_hashes[row] for row in rows]
-        return assemble(fields, chosen, positions, checksums, hashes)
+        return assemble(fields, chosen, positions, checksums, None if hashes is None else [hashes[row] for row in rows])
 
-    def _rows_at(self, positions: Sequence[int]) -> Sequence[int]:
-        """Where the messages of these original positions are in this batch."""
-        check_number("positions", len(positions), 1, self.count)
-        if any(first >= second for first, second in pairwise(positions)):
-            refuse("positions", "they must rise")
-        present = range(self.count) if self.positions is None else self.positions
-        place_of: Mapping[Any, int] = {position: row for row, position in enumerate(present)}
+    def _keys_at(self, column: _Column, rows: Sequence[int]) -> list[bytes | None]:
+        keys: list[bytes | None] = [*column.items_at(rows)]
+        if (validity := self._validity) is not None:
+            for place, row in enumerate(rows):
+                if not validity[row >> 3] >> (row & 7) & 1:
+                    keys[place] = None
+        return keys
+
+    def _rows_at(self, positions: Sequence[int]) -> list[int]:
+        """Where the messages of these original positions are in this batch. Costs nothing for those not asked for."""
         try:
-            return [place_of[whole_number(position)] for position in positions]
-        except KeyError as missing:
-            refuse("positions", f"the batch has no message at {missing.args[0]}")
+            wanted = array("I", positions).tolist()
+        except (TypeError, OverflowError):
+            refuse("positions", "each must be a whole number from 0")
+        if not wanted or wanted != sorted(set(wanted)):
+            refuse("positions", "they must rise, and there must be one")
+        if self.positions is None:
+            if wanted[-1] >= self.count:
+                refuse("positions", f"the batch has no message at {wanted[-1]}")
+            return wanted
+        rows = [bisect_left(self.positions, position) for position in wanted]
+        for position, row in zip(wanted, rows, strict=True):
+            if row == self.count or self.positions[row] != position:
+                refuse("positions", f"the batch has no message at {position}")
+        return rows
 
 
 def _checked_positions(column: memoryview) -> list[int]:

@@ -243,6 +243,7 @@ def test_a_validity_bitmap_that_says_nothing_or_too_much_is_refused(bits: int) -
 @pytest.mark.parametrize(
     "blob",
     [
+        b"",
         b"\xc1",
         b"\xff" * 4,
         msgspec.msgpack.encode(["a", b"b"]),

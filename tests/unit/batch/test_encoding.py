@@ -115,6 +115,15 @@ def test_columns_that_would_be_empty_are_absent() -> None:
     assert decoded.timestamp_column() is decoded.key_hashes() is decoded.position_column() is None
 
 
+@given(st.binary(max_size=40), st.integers(0, 9), st.integers(0, limits.OFFSET_MAX), st.integers(-1, limits.OFFSET_MAX))
+def test_a_single_message_is_encoded_the_same_by_the_short_and_the_long_way(
+    value: bytes, priority: int, producer_id: int, sequence: int
+) -> None:
+    short = batch.encode([value], priority=priority, producer_id=producer_id, sequence=sequence)
+    the_long_way = batch.encode([value], keys=[None], priority=priority, producer_id=producer_id, sequence=sequence)
+    assert short == the_long_way
+
+
 def test_the_columns_are_views_that_arrow_can_wrap() -> None:
     data = batch.encode(
         [b"one", b"", b"three"],

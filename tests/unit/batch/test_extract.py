@@ -91,8 +91,10 @@ def test_an_extract_of_a_full_batch_fits_although_it_is_larger_than_a_batch_may_
     assert len(batch.extract(extract, range(count))) == len(extract)
 
 
-@pytest.mark.parametrize("positions", [[], [3, 3], [4, 2], [COUNT], [-1], list(range(COUNT + 1))])
-def test_positions_that_are_not_rising_places_of_the_batch_are_refused(positions: list[int]) -> None:
+@pytest.mark.parametrize(
+    "positions", [[], [3, 3], [4, 2], [COUNT], [-1], [2**40], [1.5], ["1"], list(range(COUNT + 1))]
+)
+def test_positions_that_are_not_rising_places_of_the_batch_are_refused(positions: list[Any]) -> None:
     with pytest.raises(ValidationError) as caught:
         batch.extract(batch.encode(**SAMPLE), positions)
     assert caught.value.details["field"] == "positions"
@@ -101,8 +103,9 @@ def test_positions_that_are_not_rising_places_of_the_batch_are_refused(positions
 
 def test_a_position_that_an_extract_does_not_hold_is_refused() -> None:
     extract = batch.extract(batch.encode(**SAMPLE), [2, 4, 6])
-    with pytest.raises(ValidationError, match="no message at 3"):
-        batch.extract(extract, [3])
+    for position in (0, 3, 7):
+        with pytest.raises(ValidationError, match=f"no message at {position}"):
+            batch.extract(extract, [4, position] if position > 4 else [position])
 
 
 def test_a_message_that_is_not_what_its_producer_sent_is_found() -> None:
