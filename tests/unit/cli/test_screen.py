@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+
+from lanner.cli import screen
+from lanner.cli.screen import Screen
+from lanner.errors import TopicNotFound
+
+
+def test_an_error_of_the_catalogue_is_one_line_and_exit_code_1(capsys):
+    def work() -> None:
+        raise TopicNotFound("topic 'orders' does not exist; create it first", topic="orders")
+
+    with pytest.raises(typer.Exit) as end:
+        Screen(as_json=False).guard(work)
+    assert end.value.exit_code == 1
+    assert capsys.readouterr().err.strip() == "TopicNotFound: topic 'orders' does not exist; create it first"
+
+
+def test_an_error_is_json_where_json_is_asked_for(capsys):
+    def work() -> None:
+        raise TopicNotFound("gone", topic="orders")
+
+    with pytest.raises(typer.Exit):
+        Screen(as_json=True).guard(work)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert json.loads(output.err) == {"type": "TopicNotFound", "message": "gone", "details": {"topic": "orders"}}
+
+
+def test_an_error_of_the_system_is_one_line_too(capsys):
+    def work() -> None:
+        raise OSError(98, "Address already in use")
+
+    with pytest.raises(typer.Exit) as end:
+        Screen(as_json=False).guard(work)
+    assert end.value.exit_code == 1
+    assert "Address already in use" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130():
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as end:
+        Screen(as_json=False).guard(work)
+    assert end.value.exit_code == 130
+
+
+def test_what_cannot_be_undone_needs_a_yes_where_nobody_can_answer(capsys):
+    Screen(as_json=True).confirm("Delete?", yes=True)
+    with pytest.raises(typer.Exit) as end:
+        Screen(as_json=True).confirm("Delete?", yes=False)
+    assert end.value.exit_code == 2
+    assert "--yes" in capsys.readouterr().err
+
+
+def test_values_that_look_like_markup_are_shown_as_they_are(capsys):
+    Screen(as_json=False).table(["value"], [["[red]x[/red]"], [1_000]])
+    shown = capsys.readouterr().out
+    assert "[red]x[/red]" in shown
+    assert "1,000" in shown
+
+
+def test_bytes_are_text_or_base64():
+    assert screen.text_of(None) == (None, None)
+    assert screen.text_of("ü".encode()) == ("ü", None)
+    assert screen.text_of(b"\xff") == ("/w==", "base64")
+
+
+def test_sizes_ages_and_times_are_for_people():
+    assert screen.bytes_text(512) == "512 B"
+    assert screen.bytes_text(1536) == "1.5 KiB"
+    assert screen.bytes_text(5 << 40) == "5.0 TiB"
+    assert screen.age_text(5) == "5.0 s"
+    assert screen.age_text(7_200) == "2.0 h"
+    assert screen.time_text(0) == "-"
+    assert screen.time_text(1_000) == "1970-01-01 00:00:01"
