@@ -20,6 +20,7 @@ import pytest
 
 from lanner import batch, limits
 from lanner.api.native import NativeDoor
+from lanner.broker.calls import ANONYMOUS
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import (
     ConnectionLost,
@@ -228,6 +229,35 @@ async def test_leases_of_a_client_that_vanished_while_polling_are_not_held_until
     await broker.publish(b"not lost")
     _, values = await broker.poll(wait_ms=2_000)
     assert values == [b"not lost"]
+
+
+@pytest.mark.parametrize("reading", [False, True], ids=["while it is decided", "while its bytes are read"])
+async def test_leases_of_a_poll_that_is_given_up_come_back_at_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, reading: bool
+) -> None:
+    """What the door does when a connection ends: it cancels the polls that wait for it."""
+    await broker.ack((await broker.poll())[0])  # the group exists now
+    await broker.publish(b"a", b"b")
+    began = asyncio.Event()
+
+    async def read(leased: list[Any]) -> list[Any]:
+        began.set()
+        await asyncio.sleep(60)
+        return []
+
+    service = broker.server.service
+    with monkeypatch.context() as patched:
+        if reading:
+            patched.setattr(service._polling, "read", read)
+        poll = service.poll(ANONYMOUS, topic="orders", group="workers", member="gone", sequence=1)
+        giving_up = asyncio.create_task(poll)
+        await (began.wait() if reading else asyncio.sleep(0))
+        giving_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await giving_up
+    polled, values = await broker.poll(wait_ms=5_000)
+    assert values == [b"a", b"b"]
+    assert [part.attempt for item in polled.batches for part in item.ranges] == [1]
 
 
 async def test_a_fetch_returns_the_bytes_that_were_published(broker: Broker) -> None:

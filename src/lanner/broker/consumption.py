@@ -60,7 +60,11 @@ class Consumption(Desk):
             replicas = self._replicas(self._topic(topic), partitions)  # anew each time: topics grow, and go
             leased, limited = await self._polling.lease(replicas, request)
             if leased:
-                return PollResult(await self._polling.read(leased), limited)
+                try:
+                    return PollResult(await self._polling.read(leased), limited)
+                except BaseException:
+                    self._polling.give_back(request, leased)
+                    raise
             left = deadline - self._loop.time()
             if left <= 0 or self._draining:
                 return PollResult((), limited)

@@ -19,7 +19,7 @@ from lanner.broker.publishing import Router
 from lanner.broker.replica import WAIT, Replica
 from lanner.errors import LannerError
 from lanner.model import GroupKind
-from lanner.partition import APPEND_PREFIX_BYTES, MakeGroup, Poll
+from lanner.partition import APPEND_PREFIX_BYTES, MakeGroup, Poll, Release
 
 _POLLERS_MAX = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX = 16  # how many decisions one poll may be made of
@@ -62,6 +62,10 @@ class Polling:
         def answered(answer: Any, index: int) -> None:
             if not future.done():
                 future.set_result((answer, index))
+            elif isinstance(request, Poll) and answer is not WAIT and not isinstance(answer, LannerError):
+                # Whoever asked has gone while it was decided.
+                token = index if answer.token is None else answer.token
+                self._loop.call_soon(self.give_back, request, [(0, replica, token, answer)])
 
         self._engine.ask(replica.set_id, request, answered)
         self._node.kick()
@@ -92,7 +96,11 @@ class Polling:
             wanted = request._replace(
                 sequence=sequence + step, max_messages=messages_left, max_bytes=bytes_left, min_lane=min_lane
             )
-            answer, index = await self.ask(replica, wanted)
+            try:
+                answer, index = await self.ask(replica, wanted)
+            except BaseException:
+                self.give_back(request, leased)
+                raise
             if answer is WAIT or not answer.leases:
                 limited = limited or (answer is not WAIT and answer.limited)
                 del open_replicas[place]
@@ -102,6 +110,16 @@ class Polling:
             messages_left -= sum(lease.count for lease in answer.leases)
             bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
         return leased, limited
+
+    def give_back(self, request: Poll, leased: list[Any]) -> None:
+        """Release, without counting a delivery, what was leased for a caller who will never hear of it."""
+        if request.auto_ack:
+            return
+        for _, replica, token, answer in leased:
+            items = [(token, lease.first_offset, lease.count, 0, -1, "") for lease in answer.leases]
+            if items and not replica.closed:
+                self._engine.ask(replica.set_id, Release(request.group, items), lambda *_: None)
+                self._node.kick()
 
     async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll) -> list[Any]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""
