@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 
-from lanner import batch
+from lanner import batch, limits
 from lanner.broker.calls import Delivered, LeasedBatch
 from lanner.errors import MalformedBatch
 from lanner.model import Message
 
 
-def slice_for(leased: LeasedBatch) -> bytes | memoryview:
-    """An extract of the leased messages; the batch as it is when it does not decode, so that its consumer sees why."""
-    positions = [
+class DecodedBatches:
+    """The batches that extracts were made from lately: a poll of one message must not decode six hundred each time.
+
+    Shared by the loop and the reader threads; bounded by the bytes of the batches.
+    """
+
+    def __init__(self, bytes_max: int = 16 * limits.MIB) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._batches: OrderedDict[tuple[int, int], batch.Batch] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[int, int]) -> batch.Batch | None:
+        with self._lock:
+            found = self._batches.get(key)
+            if found is not None:
+                self._batches.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[int, int], decoded: batch.Batch) -> None:
+        with self._lock:
+            if key not in self._batches:
+                self._bytes += decoded.header.length
+            self._batches[key] = decoded
+            while self._bytes > self._bytes_max and len(self._batches) > 1:
+                _, oldest = self._batches.popitem(last=False)
+                self._bytes -= oldest.header.length
+
+    def extract(self, key: tuple[int, int], leased: LeasedBatch) -> bytes | memoryview:
+        """An extract of the leased messages; the batch as it is when it does not decode: its consumer sees why."""
+        try:
+            decoded = self.get(key)
+            if decoded is None:
+                decoded = batch.decode(leased.data)
+                self.put(key, decoded)
+            return decoded.extract(positions_of(leased))
+        except MalformedBatch:
+            return leased.data
+
+
+def positions_of(leased: LeasedBatch) -> list[int]:
+    """The places of the leased messages in their batch, rising."""
+    return sorted(
         offset - leased.base_offset
         for item in leased.ranges
         for offset in range(item.first_offset, item.first_offset + item.count)
-    ]
-    try:
-        return batch.extract(leased.data, sorted(positions))
-    except MalformedBatch:
-        return leased.data
+    )
 
 
 def messages_of(topic: str, batches: Sequence[LeasedBatch]) -> list[Delivered]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lanner.broker.calls import LeasedBatch, Range
-from lanner.broker.delivery import slice_for
+from lanner.broker.delivery import DecodedBatches
 from lanner.broker.node import Node
 from lanner.broker.publishing import Router
 from lanner.broker.replica import WAIT, Replica
@@ -21,6 +21,7 @@ from lanner.errors import LannerError
 from lanner.model import GroupKind
 from lanner.partition import APPEND_PREFIX_BYTES, MakeGroup, Poll, Release
 
+_INLINE_MESSAGES_MAX = 16  # so few are cut out of a decoded batch faster than a thread can be asked to
 _POLLERS_MAX = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX = 16  # how many decisions one poll may be made of
 
@@ -34,6 +35,7 @@ class Polling:
         self._loop = asyncio.get_running_loop()
         self._router = router
         self._first_sequence = node.now_ms() << 10
+        self._decoded = DecodedBatches()
         self._latest: dict[tuple[int, str, str], int] = {}
         self._waiters: set[asyncio.Future[None]] = set()
 
@@ -192,18 +194,25 @@ class Polling:
                 wanted.append((replica.set_id, lease.ref.index))
         payloads = await self._node.payloads(wanted)
         batches: list[LeasedBatch] = []
-        parts: list[tuple[int, bytes]] = []
-        for (partition, token, deadline_ms, ref, ranges), payload in zip(grouped, payloads, strict=True):
+        cold: list[tuple[int, tuple[int, int]]] = []
+        for (partition, token, deadline_ms, ref, ranges), payload, key in zip(grouped, payloads, wanted, strict=True):
             if payload is None:
                 continue  # retention took it between the decision and the read
-            data = memoryview(payload)[APPEND_PREFIX_BYTES:]
-            if sum(item.count for item in ranges) * 2 < ref.count:
-                parts.append((len(batches), payload))
-            batches.append(
-                LeasedBatch(partition, token, ref.base_offset, ref.append_ms, deadline_ms, ref.lane, data, ranges)
+            data: bytes | memoryview = memoryview(payload)[APPEND_PREFIX_BYTES:]
+            leased_batch = LeasedBatch(
+                partition, token, ref.base_offset, ref.append_ms, deadline_ms, ref.lane, data, ranges
             )
-        if parts:
-            slices = await self._node.in_reader(lambda: [slice_for(batches[place]) for place, _ in parts])
-            for (place, _), data_part in zip(parts, slices, strict=True):
-                batches[place] = batches[place]._replace(data=data_part)
+            count = sum(item.count for item in ranges)
+            if count * 2 < ref.count:
+                if count <= _INLINE_MESSAGES_MAX and self._decoded.get(key) is not None:
+                    leased_batch = leased_batch._replace(data=self._decoded.extract(key, leased_batch))
+                else:
+                    cold.append((len(batches), key))
+            batches.append(leased_batch)
+        if cold:
+            parts = await self._node.in_reader(
+                lambda: [self._decoded.extract(key, batches[place]) for place, key in cold]
+            )
+            for (place, _), data in zip(cold, parts, strict=True):
+                batches[place] = batches[place]._replace(data=data)
         return batches

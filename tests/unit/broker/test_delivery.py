@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lanner import batch
 from lanner.broker.calls import LeasedBatch, Range
-from lanner.broker.delivery import messages_of, slice_for
+from lanner.broker.delivery import DecodedBatches, messages_of, positions_of
 
 DATA = batch.encode(
     [b"v0", b"v1", b"v2", b"v3"],
@@ -34,7 +34,7 @@ def test_only_the_leased_ranges_come_out() -> None:
 
 def test_an_extract_holds_just_what_was_leased_and_reads_the_same() -> None:
     whole = leased(DATA, Range(102, 2, 1))
-    part = slice_for(whole)
+    part = DecodedBatches().extract((1, 1), whole)
     assert len(part) < len(DATA)
     assert messages_of("orders", [whole._replace(data=part)]) == messages_of("orders", [whole])
 
@@ -46,4 +46,22 @@ def test_what_an_extract_no_longer_holds_is_left_out() -> None:
 
 
 def test_a_batch_that_does_not_decode_is_handed_on_as_it_is() -> None:
-    assert slice_for(leased(b"rubbish", Range(100, 1, 1))) == b"rubbish"
+    assert DecodedBatches().extract((1, 1), leased(b"rubbish", Range(100, 1, 1))) == b"rubbish"
+
+
+def test_positions_are_those_of_the_batch_and_rise() -> None:
+    assert positions_of(leased(DATA, Range(103, 1, 1), Range(100, 2, 1))) == [0, 1, 3]
+
+
+def test_a_batch_is_decoded_once_and_the_oldest_leave_when_the_bound_is_reached() -> None:
+    cache = DecodedBatches(bytes_max=2 * len(DATA))
+    for index in (1, 2):
+        cache.extract((7, index), leased(DATA, Range(100, 1, 1)))
+    first = cache.get((7, 1))
+    assert first is not None
+    cache.extract((7, 1), leased(b"not looked at", Range(101, 1, 1)))
+    cache.extract((7, 3), leased(DATA, Range(100, 1, 1)))
+    assert cache.get((7, 1)) is first
+    assert cache.get((7, 2)) is None
+    cache.put((7, 1), first)
+    assert cache.get((7, 3)) is not None
