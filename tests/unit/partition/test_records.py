@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanner.errors import MalformedBatch, UnsupportedVersion, ValidationError
+from lanner.limits import TIME_MS_MAX
+from lanner.partition import records
+
+
+def test_the_batch_lies_behind_the_prefix_untouched() -> None:
+    payload = records.encode_append(123, b"batch bytes")
+    assert payload[records.APPEND_PREFIX_BYTES :] == b"batch bytes"
+    assert records.decode_append(payload) == 123
+    assert records.encode_append(123, memoryview(b"batch bytes")) == payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (b"\x01\x01", MalformedBatch),
+        (b"\x01\x09" + bytes(14), UnsupportedVersion),
+        (records.encode_append(-1, b""), MalformedBatch),
+        (records.encode_append(TIME_MS_MAX + 1, b""), MalformedBatch),
+    ],
+)
+def test_an_append_that_is_none_is_refused(payload: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        records.decode_append(payload)
+
+
+def test_facts_come_back_as_they_were_in_their_order() -> None:
+    segment = records.Segment(7, 9, 3, 2, 1)
+    facts: list[records.AnyFact] = [
+        records.GroupMade("g", "queue", 0, [0] * 10),
+        records.Leased("g", "m", 4, 99, [segment]),
+        records.Acked("g", 5, records.mask_bytes(0b1011)),
+        records.Trimmed([(4, 10)], False),
+    ]
+    decision = records.decode_decision(records.encode_decision(50, 7, facts))
+    assert decision.now_ms == 50 and decision.seen_index == 7
+    assert decision.facts == facts
+    leased = decision.facts[1]
+    assert isinstance(leased, records.Leased) and leased.segments[0].place == 3
+
+
+def test_a_decision_of_another_version_is_refused() -> None:
+    payload = records.encode_decision(1, 1, [])
+    with pytest.raises(UnsupportedVersion, match="09"):
+        records.decode_decision(b"\x02\x09" + payload[2:])
+
+
+def test_a_decision_from_outside_of_time_is_refused() -> None:
+    with pytest.raises(ValidationError, match="not a time"):
+        records.decode_decision(records.encode_decision(TIME_MS_MAX + 1, 0, []))
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_refused_or_are_a_decision(data: bytes) -> None:
+    try:
+        decision = records.decode_decision(b"\x02\x01" + data)
+    except ValidationError:
+        return
+    assert isinstance(decision, records.Decision)
+
+
+@given(st.integers(0, 2**300))
+def test_a_mask_survives_its_bytes(mask: int) -> None:
+    assert records.mask_of(records.mask_bytes(mask)) == mask
