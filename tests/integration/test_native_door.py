@@ -422,7 +422,7 @@ async def test_a_message_larger_than_the_topic_allows_is_refused(broker: Broker)
 # ---------------------------------------------------------------------- bad input that breaks the framing
 
 
-async def test_garbage_before_hello(broker: Broker) -> None:
+async def test_garbage_before_hello_is_told_what_was_expected(broker: Broker) -> None:
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", os.urandom(10_000).replace(b"\x01", b"\x02")):
         async with raw(broker) as (reader, writer):
             writer.write(garbage)
@@ -433,7 +433,7 @@ async def test_garbage_before_hello(broker: Broker) -> None:
     await broker.still_serves()
 
 
-async def test_a_length_of_4_gb_after_hello(broker: Broker) -> None:
+async def test_a_length_of_4_gb_after_hello_ends_only_that_connection(broker: Broker) -> None:
     async with greeted(broker) as (reader, writer):
         writer.write(b"\x10\xff\xff\xff\xff")
         error = await read_error(reader)
@@ -462,7 +462,7 @@ async def test_three_headers_of_5_bytes_that_claim_4_gib_take_no_memory(broker: 
     await broker.still_serves()
 
 
-async def test_truncated_frames(broker: Broker) -> None:
+async def test_truncated_frames_publish_nothing(broker: Broker) -> None:
     whole = frame(Command.PUBLISH, ["orders", 0], GOOD)
     for cut in (1, 4, 5, 9, 13, 20, len(whole) - 1):
         async with greeted(broker) as (_, writer):

@@ -215,7 +215,7 @@ class Poll(Control):
     group: Name
     topic: Name
     member: Annotated[str, Meta(max_length=limits.MEMBER_LENGTH_MAX)]
-    sequence: Number  # of this member, rising; repeated, the same leases come back
+    sequence: NumberOrNone  # of this member, rising; repeated, the same leases come back; -1: never repeated
     partitions: Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)] | None = None  # None: all
     max_messages: Number = 500
     max_bytes: Number = 1 << 20

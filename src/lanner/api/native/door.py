@@ -241,7 +241,8 @@ class _Session:
             self._inflight += 1
             self._inflight_bytes += size
             # The bulk is not kept: the service has copied what it needs.
-            future.add_done_callback(partial(self._published, request._replace(bulk=_NOTHING), size))
+            kept = Request(Command.PUBLISH, request.correlation, asked, _NOTHING)
+            future.add_done_callback(partial(self._published, kept, size))
 
     def _published(self, request: Request, size: int, future: asyncio.Future[PublishResult]) -> None:
         if future.cancelled():
