@@ -1,0 +1,193 @@
+"""The command line as people use it: real processes, a real broker, a real disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lanner.cli.app import app
+from lanner.testing.process import BrokerProcess, free_port
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerProcess]:
+    monkeypatch.setenv("LANNER_DISK_RESERVE", "0")
+    with BrokerProcess(tmp_path / "data") as broker:
+        monkeypatch.setenv("LANNER_SERVERS", broker.native)
+        yield broker
+
+
+def process(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    command = [sys.executable, "-m", "lanner.cli", *words]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def lanner(*words: str, code: int = 0) -> Result:
+    """The same without the second that a process takes to start; the broker is a process of its own all the same."""
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == code, f"{words}: {done.exit_code}\n{done.stdout}\n{done.stderr}\n{done.exception!r}"
+    return done
+
+
+def documents(*words: str) -> list[Any]:
+    return [json.loads(line) for line in lanner(*words, "--json").stdout.splitlines()]
+
+
+def document(*words: str) -> Any:
+    (only,) = documents(*words)
+    return only
+
+
+def test_a_newcomers_first_five_minutes(broker):
+    assert "Lanner is up" in broker.log_tail()
+    assert broker.url in broker.log_tail()
+    process("topic", "create", "orders", "-p", "1")
+    process("publish", "orders", "first", "second", "--priority", "low")
+    assert process("publish", "orders", "refund RF001", "--priority", "high").stdout.strip() == "orders/0/2"
+    assert process("peek", "orders", "--values").stdout.splitlines() == ["refund RF001", "first", "second"]
+    shown = process("consume", "orders", "--group", "billing", "-n", "2").stdout.splitlines()
+    assert [line.split()[:2] for line in shown] == [["high", "orders/0/2"], ["low", "orders/0/0"]]
+
+    broker.kill()
+    broker.start()
+
+    left = [json.loads(line) for line in process("consume", "orders", "-g", "billing", "--json").stdout.splitlines()]
+    assert [(message["id"], message["value"], message["attempt"]) for message in left] == [("orders/0/1", "second", 1)]
+    again = documents("consume", "orders", "--group", "audit")
+    assert [message["value"] for message in again] == ["refund RF001", "first", "second"]
+    assert documents("consume", "orders", "--group", "audit") == []
+
+
+def test_up_says_what_is_where_and_drains_when_told_to_stop(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANNER_HTTP", f"127.0.0.1:{free_port()}")
+    command = [sys.executable, "-m", "lanner.cli", "up", "--data", str(tmp_path / "data"), "--native", "127.0.0.1:0"]
+    with subprocess.Popen([*command, "--grpc", "127.0.0.1:0", "--json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["event"] == "ready"
+        assert ready["http"] == f"http://{os.environ['LANNER_HTTP']}"
+        assert not ready["native"].endswith(":0")
+        assert ready["grpc"] is None
+        lanner("publish", "orders", "x", "-s", ready["native"])
+        process.send_signal(signal.SIGTERM)
+        assert json.loads(process.stdout.readline()) == {"event": "stopped"}
+        assert process.wait(20) == 0
+
+
+def test_a_second_broker_on_the_same_data_is_refused_in_one_line(broker, tmp_path):
+    words = ["up", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0"]
+    done = process(*words, code=1)
+    assert "DataDirectoryRefused" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_taken_port_is_told_in_one_line(broker, tmp_path):
+    words = ["up", "--data", str(tmp_path / "other"), "--http", "", "--native", broker.native]
+    done = process(*words, code=1)
+    assert "in use" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_topics_are_made_shown_changed_and_deleted(broker):
+    made = document("topic", "create", "orders", "partitions=2", "retention=acked")
+    assert (len(made["partitions"]), made["settings"]["retention"]) == (2, "acked")
+    assert document("topic", "list") == {"topics": [{"name": "orders", "partitions": 2}]}
+    assert "orders" in lanner("topic", "list").stdout
+    assert document("topic", "set", "orders", "lease_ms=5000")["settings"]["lease_ms"] == 5000
+    assert "acked" in lanner("topic", "show", "orders").stdout
+    refused = json.loads(lanner("topic", "create", "orders", "--json", code=1).stderr)
+    assert refused["type"] == "TopicExists"
+    wrong = lanner("topic", "set", "orders", "colour=red", code=1)
+    assert "colour" in wrong.stderr
+    lanner("topic", "delete", "orders", code=2)
+    assert document("topic", "delete", "orders", "--yes") == {"deleted": "orders"}
+    assert "TopicNotFound" in lanner("topic", "show", "orders", code=1).stderr
+
+
+def test_lines_are_published_from_standard_input(broker):
+    lines = "".join(f"line {number}\n" for number in range(5_000)) + "the last has no end"
+    published = json.loads(process("publish", "lines", "-p", "7", "--json", stdin=lines).stdout)
+    assert published["published"] == 5_001
+    values = lanner("consume", "lines", "--values").stdout.splitlines()
+    assert sorted(values) == sorted(lines.split("\n"))
+
+
+def test_what_is_not_acknowledged_comes_again(broker):
+    lanner("topic", "create", "orders", "-p", "1", "backoff_ms=0")
+    lanner("publish", "orders", "x")
+    assert [message["attempt"] for message in documents("consume", "orders", "--no-ack", "-n", "1")] == [1]
+    assert [message["value"] for message in documents("consume", "orders")] == ["x"]
+    assert documents("consume", "orders") == []
+
+
+def test_consume_follows_what_comes(broker):
+    lanner("topic", "create", "orders", "-p", "1")
+    command = [sys.executable, "-m", "lanner.cli", "consume", "orders", "--follow", "--values"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for value in ("one", "two"):
+            lanner("publish", "orders", value)
+            assert process.stdout.readline().strip() == value
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    deadline = time.monotonic() + 10
+    while document("group", "show", "orders", "cli")["lag"]:
+        assert time.monotonic() < deadline
+    assert documents("consume", "orders") == []
+
+
+def test_groups_are_listed_moved_and_dropped(broker):
+    lanner("topic", "create", "orders", "-p", "1")
+    lanner("publish", "orders", "a", "b", "c")
+    lanner("consume", "orders", "--group", "billing", "-n", "2")
+    shown = document("group", "show", "orders", "billing")
+    assert (shown["kind"], shown["lag"], shown["ready"]) == ("queue", 1, 1)
+    assert "billing" in lanner("group", "list", "orders").stdout
+    lanner("group", "seek", "orders", "billing", "--to", "earliest")
+    assert document("group", "list", "orders")["groups"][0]["lag"] == 3
+    lanner("group", "seek", "orders", "billing", "--offset", "0=2")
+    assert [message["value"] for message in documents("consume", "orders", "--group", "billing")] == ["c"]
+    lanner("group", "drop", "orders", "billing", "--yes")
+    assert document("group", "list", "orders")["groups"] == []
+    assert "GroupNotFound" in lanner("group", "show", "orders", "billing", code=1).stderr
+
+
+def test_dead_letters_are_listed_shown_redriven_and_discarded(broker):
+    lanner("topic", "create", "orders", "-p", "1", "max_deliveries=1", "backoff_ms=0")
+    lanner("publish", "orders", "poison", "poison too", "-p", "high")
+    lanner("consume", "orders", "--group", "billing", "--no-ack")
+    listed = document("dlq", "list", "orders", "billing")
+    assert (listed["total"], [letter["value"] for letter in listed["letters"]]) == (2, ["poison", "poison too"])
+    assert "poison" in lanner("dlq", "list", "orders", "billing").stdout
+    shown = document("dlq", "show", "orders", "billing", "0/1")
+    assert (shown["id"], shown["priority"], shown["attempts"]) == ("orders/0/1", 9, 1)
+    assert "DeadLetterNotFound" in lanner("dlq", "show", "orders", "billing", "0/9", code=1).stderr
+    assert document("dlq", "redrive", "orders", "billing", "0/0") == {"redriven": 1}
+    assert [message["value"] for message in documents("consume", "orders", "--group", "billing")] == ["poison"]
+    assert document("dlq", "discard", "orders", "billing", "--all", "--yes") == {"discarded": 1}
+    assert document("dlq", "list", "orders", "billing")["total"] == 0
+
+
+def test_the_bench_measures_and_cleans_up(broker):
+    measured = document("bench", "-n", "2000", "--batch", "100")
+    assert [result["messages"] for result in measured["results"]] == [2_000, 100, 2_100, 2_100]
+    assert all(result["rate"] > 0 for result in measured["results"])
+    assert document("topic", "list") == {"topics": []}
+
+
+def test_the_version_is_told(broker):
+    assert document("version")["version"]
