@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -730,3 +731,30 @@ def test_what_an_embedded_broker_acknowledged_is_there_after_a_restart(tmp_path:
         assert len(list(reader)) == 100
     with pytest.raises(ServiceUnavailable, match="closed"):
         queue.publish("kept", b"too late")
+
+
+# ------------------------------------------------------------------ the examples
+
+
+async def test_the_examples_do_what_they_say(address: str, queue: lanner.Queue) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+
+    async def start(name: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-u", examples / name, address, stdout=asyncio.subprocess.PIPE
+        )
+
+    async def finish(process: asyncio.subprocess.Process) -> str:
+        output, _ = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == 0
+        return output.decode()
+
+    assert "stored 10000 events" in await finish(await start("publish.py"))
+    assert (await finish(await start("stream.py"))).startswith("11001 messages")
+    assert (await finish(await start("stream.py"))).startswith("0 messages")
+    worker = await start("worker.py")
+    assert worker.stdout is not None
+    first = await asyncio.wait_for(worker.stdout.readline(), 30)
+    assert b"priority 9, attempt 1: refund RF001" in first
+    worker.terminate()
+    await worker.communicate()

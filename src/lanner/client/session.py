@@ -62,11 +62,17 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
 class _Asked:
     """A request in flight, until its future or its deadline answers it."""
 
-    __slots__ = ("asked", "callback", "deadline", "future")
+    __slots__ = ("asked", "callback", "deadline", "future", "link")
 
     def __init__(
-        self, future: asyncio.Future[Reply], callback: Callback, deadline: float, asked: dict[_Asked, None]
+        self,
+        link: ClientLink,
+        future: asyncio.Future[Reply],
+        callback: Callback,
+        deadline: float,
+        asked: dict[_Asked, None],
     ) -> None:
+        self.link = link
         self.future = future
         self.callback = callback
         self.deadline = deadline
@@ -81,8 +87,10 @@ class _Asked:
         error = future.exception()
         if error is None:
             self.callback(future.result())
-        else:
-            self.callback(error if isinstance(error, LannerError) else ConnectionLost(str(error)))
+        elif isinstance(error, LannerError) and (error.retryable or self.link.is_open):
+            self.callback(error)
+        else:  # the reason why the connection ended is no answer to this request: it may have taken effect
+            self.callback(ConnectionLost(f"the connection ended before the answer came: {error}"))
 
 
 class Session:
@@ -207,37 +215,35 @@ class Session:
         timeout_ms: float | None = None,
     ) -> None:
         """Ask now. The callback gets the reply or the error; at once when there is no connection."""
-        try:
-            if self._link is None:
-                raise ConnectionLost()
-            future = self._link.request(command, control, bulk)
-        except LannerError as error:
-            callback(self._not_sent() if isinstance(error, ConnectionLost) else error)
+        link = self._link
+        if link is None or not link.is_open:
+            callback(self._not_sent())
             return
-        self._expect(future, callback, timeout_ms)
-
-    def poll(
-        self, control: Poll, polled: Callback, settled: Callback, timeout_ms: float
-    ) -> asyncio.Future[Reply] | None:
-        """Ask for leases. The settles that ride on it are answered to `settled`, before and apart."""
         try:
-            if self._link is None:
-                raise ConnectionLost()
-            flight: PollInFlight = self._link.poll(control)
-        except LannerError as error:
-            refusal = self._not_sent() if isinstance(error, ConnectionLost) else error
-            if control.settles:
-                settled(refusal)
-            polled(refusal)
-            return None
-        if flight.settled is not None:
-            self._expect(flight.settled, settled, None)
-        self._expect(flight.polled, polled, timeout_ms)
-        return flight.polled
+            future = link.request(command, control, bulk)
+        except LannerError as error:  # it does not fit into a frame
+            callback(error)
+            return
+        self._expect(link, future, callback, timeout_ms)
 
-    def _expect(self, future: asyncio.Future[Reply], callback: Callback, timeout_ms: float | None) -> None:
+    def poll(self, control: Poll, polled: Callback, settled: Callback, timeout_ms: float) -> None:
+        """Ask for leases. The settles that ride on it are answered to `settled`, before and apart."""
+        link = self._link
+        if link is None or not link.is_open:
+            if control.settles:
+                settled(self._not_sent())
+            polled(self._not_sent())
+            return
+        flight: PollInFlight = link.poll(control)
+        if flight.settled is not None:
+            self._expect(link, flight.settled, settled, None)
+        self._expect(link, flight.polled, polled, timeout_ms)
+
+    def _expect(
+        self, link: ClientLink, future: asyncio.Future[Reply], callback: Callback, timeout_ms: float | None
+    ) -> None:
         deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        asked = _Asked(future, callback, deadline, self._asked)
+        asked = _Asked(link, future, callback, deadline, self._asked)
         self._asked[asked] = None
         future.add_done_callback(asked.answered)
         if self._sweeper is None:

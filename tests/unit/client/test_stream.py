@@ -1,0 +1,87 @@
+"""Pages of a log: batches, extracts, and the holes between."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanner.batch import encode, extract
+from lanner.client.stream import Hole, Page, ReadBatch, read_page
+from lanner.errors import MalformedBatch
+from lanner.wire.messages import Fetched, FetchedBatch
+
+
+def page(*batches: tuple[int, int, bytes], next_offset: int) -> Page:
+    """Batches as (base offset, offsets covered, bytes)."""
+    stored = [FetchedBatch(base, count, 77, len(data)) for base, count, data in batches]
+    bulk = b"".join(data for _, _, data in batches)
+    return Page(Fetched(0, 1_000, next_offset, stored), memoryview(bulk))
+
+
+def whole(*values: bytes) -> bytes:
+    return encode(list(values), priority=7)
+
+
+def test_a_page_is_read_from_the_offset_asked_for() -> None:
+    found, holes, following = read_page(
+        "t", 0, page((0, 2, whole(b"a", b"b")), (2, 3, whole(b"c", b"d", b"e")), next_offset=5), 3
+    )
+    assert [(batch.values(), list(batch.offsets)) for batch in found] == [([b"d", b"e"], [3, 4])]
+    assert holes == []
+    assert following == 5
+
+
+def test_offsets_that_are_gone_are_holes_before_between_in_and_after() -> None:
+    kept = extract(whole(b"a", b"b", b"c", b"d", b"e"), [1, 3])
+    found, holes, following = read_page("t", 4, page((10, 5, kept), (20, 1, whole(b"z")), next_offset=30), 7)
+    assert [(batch.values(), list(batch.offsets)) for batch in found] == [([b"b", b"d"], [11, 13]), ([b"z"], [20])]
+    assert holes == [Hole(4, 7, 11), Hole(4, 12, 13), Hole(4, 14, 15), Hole(4, 15, 20), Hole(4, 21, 30)]
+    assert sum(hole.size for hole in holes) + 3 == 30 - 7
+    assert following == 30
+
+
+def test_an_extract_is_entered_in_the_middle() -> None:
+    kept = extract(whole(b"a", b"b", b"c", b"d"), [0, 2])
+    found, holes, _ = read_page("t", 0, page((0, 4, kept), next_offset=4), 1)
+    assert found[0].values() == [b"c"]
+    assert holes == [Hole(0, 1, 2), Hole(0, 3, 4)]
+
+
+def test_an_extract_with_nothing_left_to_read_is_all_hole() -> None:
+    kept = extract(whole(b"a", b"b"), [0])
+    found, holes, following = read_page("t", 0, page((0, 2, kept), next_offset=2), 1)
+    assert found == []
+    assert holes == [Hole(0, 1, 2)]
+    assert following == 2
+
+
+def test_messages_carry_everything_that_the_batch_says() -> None:
+    data = encode(
+        [b"a", b"b"],
+        keys=[b"k", None],
+        headers=[None, {"h": b"1"}],
+        timestamps=[5, 6],
+        priority=9,
+        deliver_at_ms=100,
+        expires_at_ms=200,
+    )
+    batch = ReadBatch("t", 3, FetchedBatch(10, 2, 77, len(data)), memoryview(data), 11)
+    (message,) = batch.messages()
+    assert (message.id, message.value, message.key, message.headers) == ("t/3/11", b"b", None, {"h": b"1"})
+    assert (message.priority, message.timestamp_ms, message.producer_timestamp_ms) == (9, 77, 6)
+    assert (message.deliver_at_ms, message.expires_at_ms) == (100, 200) == (batch.deliver_at_ms, batch.expires_at_ms)
+    assert (len(batch), batch.priority, batch.keys(), batch.timestamps()) == (1, 9, [None], [6])
+    assert "t/3" in repr(batch)
+
+
+def test_a_flipped_bit_is_noticed() -> None:
+    data = bytearray(whole(b"a", b"b"))
+    data[-9] ^= 1
+    with pytest.raises(MalformedBatch):
+        read_page("t", 0, page((0, 2, bytes(data)), next_offset=2), 0)
+
+
+def test_a_batch_that_does_not_fit_its_offsets_is_refused() -> None:
+    with pytest.raises(MalformedBatch, match="2 messages where 3 are announced"):
+        read_page("t", 0, page((0, 3, whole(b"a", b"b")), next_offset=3), 0)
+    with pytest.raises(MalformedBatch, match="outside"):
+        read_page("t", 0, page((0, 1, extract(whole(b"a", b"b"), [1])), next_offset=1), 0)
