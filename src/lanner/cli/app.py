@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from lanner.cli import bench, broker, dead, groups, messages, topics
+from lanner.cli import bench, dead, groups, messages, topics, up, version
 from lanner.cli.screen import Screen
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(broker.up)
+app.command("up")(up.up)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("peek")(messages.peek)
@@ -25,7 +25,7 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(dead.app, name="dlq")
 app.command("bench")(bench.bench)
-app.command("version")(broker.version)
+app.command("version")(version.version)
 
 
 def run() -> None:

@@ -42,8 +42,11 @@ def bench(
             if not keep:
                 await queue.admin.delete_topic(topic)
 
-    figures = screen.with_queue(servers, work)
-    if as_json:
+    _show(screen, screen.with_queue(servers, work), size, batch)
+
+
+def _show(screen: Screen, figures: list[Figure], size: int, batch: int) -> None:
+    if screen.as_json:
         rows: list[dict[str, Any]] = [
             {
                 "what": figure.what,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from io import BufferedReader
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
 
@@ -92,22 +92,22 @@ def publish(
     if sys.stdin.isatty():
         screen.fail("give messages, or pipe lines in: cat file | lanner publish TOPIC", kind="UsageError", code=2)
     began = time.monotonic()
-
-    async def pump(queue: Queue) -> int:
-        total = 0
-        with _Progress(as_json) as progress:
-            for lines in _lines(screen):
-                await send(queue, lines)
-                total += len(lines)
-                progress.add(len(lines))
-        return total
-
-    total = screen.with_queue(servers, pump)
+    total = screen.with_queue(servers, lambda queue: _pump(screen, queue, send))
     seconds = max(time.monotonic() - began, 1e-6)
     screen.say(
         f"Published {count_text(total)} messages in {seconds:.2f} s ({count_text(total / seconds)} a second).",
         {"published": total, "seconds": round(seconds, 3), "rate": round(total / seconds)},
     )
+
+
+async def _pump(screen: Screen, queue: Queue, send: Callable[[Queue, list[bytes]], Awaitable[Receipts]]) -> int:
+    total = 0
+    with _Progress(screen.as_json) as progress:
+        for lines in _lines(screen):
+            await send(queue, lines)
+            total += len(lines)
+            progress.add(len(lines))
+    return total
 
 
 def consume(

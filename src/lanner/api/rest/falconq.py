@@ -13,15 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import UNSET, UnsetType
 
 from lanner import limits
-from lanner.api.rest.operations import Call
-from lanner.api.rest.publishing import dedup_ids, idempotency_key
-from lanner.api.rest.shapes import (
+from lanner.api.rest.falconq_shapes import (
     ConsumeQuery,
     ConsumeReply,
     FalconMessage,
     FalconPartition,
-    NoBody,
-    NoQuery,
     PartitionRef,
     PartitionsReply,
     PeekQuery,
@@ -29,8 +25,10 @@ from lanner.api.rest.shapes import (
     PublishReply,
     PublishRequest,
     RaftStatsQuery,
-    TopicsReply,
 )
+from lanner.api.rest.operations import Call
+from lanner.api.rest.publishing import dedup_ids, idempotency_key
+from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
 from lanner.broker.calls import NewMessage, TopicResult
 from lanner.errors import GroupNotFound, PartitionNotFound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanner.api.rest import dead, falconq, groups, publishing, shapes, system, topics
+from lanner.api.rest import dead, falconq, falconq_shapes, groups, publishing, shapes, system, topics
 from lanner.api.rest.operations import CALL_DEADLINE_MS, Operation
 from lanner.errors import (
     DeadLetterNotFound,
@@ -45,8 +45,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/topic/{topic}/publish",
         falconq.publish,
         "Publish one message",
-        body=shapes.PublishRequest,
-        reply=shapes.PublishReply,
+        body=falconq_shapes.PublishRequest,
+        reply=falconq_shapes.PublishReply,
         errors=_PUBLISH_ERRORS,
         tag=_FALCONQ,
         headers=_IDEMPOTENCY,
@@ -58,8 +58,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/topic/{topic}/consume",
         falconq.consume,
         "Take messages, highest priority first",
-        query=shapes.ConsumeQuery,
-        reply=shapes.ConsumeReply,
+        query=falconq_shapes.ConsumeQuery,
+        reply=falconq_shapes.ConsumeReply,
         errors=_GROUP_ERRORS,
         tag=_FALCONQ,
         description="At most once: what is handed out counts as acknowledged. Each consumerID is a group with its own "
@@ -70,8 +70,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/topic/{topic}/peek",
         falconq.peek,
         "Look at messages without taking them",
-        query=shapes.PeekQuery,
-        reply=shapes.PeekReply,
+        query=falconq_shapes.PeekQuery,
+        reply=falconq_shapes.PeekReply,
         errors=(TopicNotFound, PartitionNotFound),
         tag=_FALCONQ,
         description="Highest priority first among what is at or after the offset.",
@@ -82,7 +82,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/topics/{topic}/partitions",
         falconq.list_partitions,
         "Partitions of a topic",
-        reply=shapes.PartitionsReply,
+        reply=falconq_shapes.PartitionsReply,
         errors=(TopicNotFound,),
         tag=_FALCONQ,
     ),
@@ -91,7 +91,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "/raft/stats",
         falconq.raft_stats,
         "How a partition's log stands",
-        query=shapes.RaftStatsQuery,
+        query=falconq_shapes.RaftStatsQuery,
         reply=dict[str, str],
         errors=(TopicNotFound, PartitionNotFound),
         tag=_FALCONQ,

@@ -2,10 +2,8 @@
 
 A shape carries its own bounds, so that decoding refuses what is too long or out of range before anything is done with
 it, and so that the OpenAPI document states the same bounds. An optional field of a reply is absent when it has nothing
-to say (UNSET); it is never null. FalconQ's shapes keep FalconQ's spelling (`partitionID`, `Offset`, `v`, `p`).
+to say (UNSET); it is never null.
 """
-
-# ruff: noqa: N815 (FalconQ's names are FalconQ's)
 
 from __future__ import annotations
 
@@ -97,19 +95,19 @@ RULES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-class _Shape(msgspec.Struct):
+class Shape(msgspec.Struct):
     pass
 
 
-class NoQuery(_Shape, kw_only=True):
+class NoQuery(Shape, kw_only=True):
     """An operation without query parameters."""
 
 
-class NoBody(_Shape, kw_only=True):
+class NoBody(Shape, kw_only=True):
     """An operation without a body."""
 
 
-class Problem(_Shape, kw_only=True):
+class Problem(Shape, kw_only=True):
     """Every error. `type` is one of FalconQ's where that knew the case; `details.error` is the catalogue's own name."""
 
     type: str
@@ -117,114 +115,23 @@ class Problem(_Shape, kw_only=True):
     details: dict[str, Any] | UnsetType = UNSET
 
 
-# ------------------------------------------------------------------ FalconQ
-
-
-class PublishRequest(_Shape, kw_only=True):
-    message: Annotated[Text, Meta(description="The value; any text, also an empty one.")]
-    priority: PriorityIn | UnsetType = UNSET
-    partitionKey: Annotated[KeyText, Meta(description="Messages of one key keep their order.")] | UnsetType = UNSET
-    encoding: Encoding | UnsetType = UNSET
-
-
-class PublishReply(_Shape, kw_only=True):
-    status: str
-    topic: str
-    partitionID: int
-    offset: int
-    priority: str | int
-
-
-class ConsumeQuery(_Shape, kw_only=True):
-    consumerID: Annotated[str, Meta(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
-    batch: Annotated[int, Meta(ge=1, le=_MESSAGES_MAX)] = 1
-    partitionID: PartitionId | UnsetType = UNSET
-
-
-class PeekQuery(_Shape, kw_only=True):
-    offset: Offset = 0
-    batch: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 1
-    partitionID: PartitionId | UnsetType = UNSET
-
-
-class FalconMessage(_Shape, kw_only=True):
-    v: Annotated[str, Meta(description="The value, as text; base64 when `encoding` says so.")]
-    p: Annotated[str | int, Meta(description="The priority's name where it has one, else its number.")]
-    Offset: int
-    partitionID: int
-    id: str
-    encoding: Literal["base64"] | UnsetType = UNSET
-
-
-class ConsumeReply(_Shape, kw_only=True):
-    topic: str
-    consumerID: str
-    partitionID: int | UnsetType = UNSET
-    startOffset: Annotated[int, Meta(description="The lowest offset in this reply; nextOffset when it is empty.")]
-    nextOffset: Annotated[
-        int,
-        Meta(
-            description="The lowest offset that this consumer has not consumed yet. For information: "
-            "progress is kept by the broker, and no call needs this number back."
-        ),
-    ]
-    count: int
-    messages: list[FalconMessage]
-
-
-class PeekReply(_Shape, kw_only=True):
-    topic: str
-    partitionID: int | UnsetType = UNSET
-    startOffset: Annotated[int, Meta(description="The offset asked for.")]
-    nextOffset: Annotated[int, Meta(description="The first offset at or after it that this reply does not show.")]
-    count: int
-    messages: list[FalconMessage]
-
-
-class TopicsReply(_Shape, kw_only=True):
-    topics: list[str]
-
-
-class FalconPartition(_Shape, kw_only=True):
-    id: int
-    leader: str
-    firstOffset: int
-    endOffset: int
-    highCount: int
-    lowCount: int
-    totalCount: int
-
-
-class PartitionRef(_Shape, kw_only=True):
-    id: int
-
-
-class PartitionsReply(_Shape, kw_only=True):
-    topic: str
-    partitions: list[FalconPartition]
-    activePartitions: list[PartitionRef]
-    configuredPartitions: int
-    partitionKeyStrategy: str
-
-
-class RaftStatsQuery(_Shape, kw_only=True):
-    topic: Name
-    partitionID: PartitionId = 0
-
-
 # ------------------------------------------------------------------ /v1: topics
 
 
-class CreateTopicRequest(_Shape, kw_only=True):
+class TopicsReply(Shape, kw_only=True):
+    topics: list[str]
+
+
+class CreateTopicRequest(Shape, kw_only=True):
     name: Name
     settings: Settings = {}
 
 
-class AlterTopicRequest(_Shape, kw_only=True):
+class AlterTopicRequest(Shape, kw_only=True):
     settings: Settings
 
 
-class TopicPartitionState(_Shape, kw_only=True):
+class TopicPartitionState(Shape, kw_only=True):
     id: int
     leader: str
     first_offset: int
@@ -235,25 +142,25 @@ class TopicPartitionState(_Shape, kw_only=True):
     depth: Annotated[dict[str, int], Meta(description="Messages held, by priority.")]
 
 
-class TopicReply(_Shape, kw_only=True):
+class TopicReply(Shape, kw_only=True):
     name: str
     incarnation: int
     settings: dict[str, Any]
     partitions: list[TopicPartitionState]
 
 
-class TimeQuery(_Shape, kw_only=True):
+class TimeQuery(Shape, kw_only=True):
     time_ms: TimeMs | UnsetType = UNSET
 
 
-class PartitionOffsets(_Shape, kw_only=True):
+class PartitionOffsets(Shape, kw_only=True):
     partition: int
     first_offset: int
     end_offset: int
     at_time: int | UnsetType = UNSET
 
 
-class OffsetsReply(_Shape, kw_only=True):
+class OffsetsReply(Shape, kw_only=True):
     topic: str
     incarnation: int
     partitions: list[PartitionOffsets]
@@ -262,7 +169,7 @@ class OffsetsReply(_Shape, kw_only=True):
 # ------------------------------------------------------------------ /v1: messages
 
 
-class MessageIn(_Shape, kw_only=True):
+class MessageIn(Shape, kw_only=True):
     value: Text
     encoding: Encoding | UnsetType = UNSET
     key: KeyText | UnsetType = UNSET
@@ -275,11 +182,11 @@ class MessageIn(_Shape, kw_only=True):
     ttl_ms: Annotated[DelayMs, Meta(description="Not delivered after this has passed.")] | UnsetType = UNSET
 
 
-class PublishManyRequest(_Shape, kw_only=True):
+class PublishManyRequest(Shape, kw_only=True):
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=limits.LIST_ITEMS_MAX)]
 
 
-class StoredMessage(_Shape, kw_only=True):
+class StoredMessage(Shape, kw_only=True):
     id: str
     partition: int
     offset: int
@@ -287,13 +194,13 @@ class StoredMessage(_Shape, kw_only=True):
     duplicate: bool
 
 
-class PublishManyReply(_Shape, kw_only=True):
+class PublishManyReply(Shape, kw_only=True):
     topic: str
     count: int
     messages: list[StoredMessage]
 
 
-class MessageOut(_Shape, kw_only=True):
+class MessageOut(Shape, kw_only=True):
     id: str
     partition: int
     offset: int
@@ -309,13 +216,13 @@ class MessageOut(_Shape, kw_only=True):
     expires_at_ms: int | UnsetType = UNSET
 
 
-class ReadQuery(_Shape, kw_only=True):
+class ReadQuery(Shape, kw_only=True):
     offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
     wait_ms: WaitMs = 0
 
 
-class ReadReply(_Shape, kw_only=True):
+class ReadReply(Shape, kw_only=True):
     topic: str
     partition: int
     first_offset: int
@@ -327,7 +234,7 @@ class ReadReply(_Shape, kw_only=True):
 # ------------------------------------------------------------------ /v1: groups
 
 
-class PollRequest(_Shape, kw_only=True):
+class PollRequest(Shape, kw_only=True):
     max_messages: Annotated[int, Meta(ge=1, le=_MESSAGES_MAX)] = 10
     max_bytes: Annotated[int, Meta(ge=1, le=limits.POLL_BYTES_MAX)] = limits.MIB
     wait_ms: WaitMs = 0
@@ -345,14 +252,14 @@ class LeasedMessage(MessageOut, kw_only=True):
     lease_until_ms: int
 
 
-class PollReply(_Shape, kw_only=True):
+class PollReply(Shape, kw_only=True):
     topic: str
     group: str
     count: int
     messages: list[LeasedMessage]
 
 
-class SettleTarget(_Shape, kw_only=True):
+class SettleTarget(Shape, kw_only=True):
     """A polled message; other fields of it may stay where they are. `count` takes in those right behind it."""
 
     partition: PartitionId
@@ -364,11 +271,11 @@ class SettleTarget(_Shape, kw_only=True):
 _Targets = Annotated[list[SettleTarget], Meta(min_length=1, max_length=limits.SETTLE_RANGES_MAX)]
 
 
-class AckRequest(_Shape, kw_only=True):
+class AckRequest(Shape, kw_only=True):
     messages: _Targets
 
 
-class NackRequest(_Shape, kw_only=True):
+class NackRequest(Shape, kw_only=True):
     messages: _Targets
     delay_ms: Annotated[DelayMs, Meta(description="Until the retry; the topic's backoff unless given.")] | UnsetType = (
         UNSET
@@ -376,35 +283,35 @@ class NackRequest(_Shape, kw_only=True):
     reason: Reason = ""
 
 
-class ExtendRequest(_Shape, kw_only=True):
+class ExtendRequest(Shape, kw_only=True):
     messages: _Targets
     lease_ms: Annotated[int, Meta(ge=limits.LEASE_MS_MIN, le=limits.LEASE_MS_MAX)] | UnsetType = UNSET
 
 
-class RejectRequest(_Shape, kw_only=True):
+class RejectRequest(Shape, kw_only=True):
     messages: _Targets
     reason: Reason = ""
 
 
-class SettledTarget(_Shape, kw_only=True):
+class SettledTarget(Shape, kw_only=True):
     partition: int
     offset: int
     count: Annotated[int, Meta(description="On how many messages it took effect.")]
     error: Annotated[str, Meta(description="A name of the error catalogue, such as LeaseLost.")] | UnsetType = UNSET
 
 
-class SettleReply(_Shape, kw_only=True):
+class SettleReply(Shape, kw_only=True):
     settled: int
     failed: int
     messages: list[SettledTarget]
 
 
-class GroupsReply(_Shape, kw_only=True):
+class GroupsReply(Shape, kw_only=True):
     topic: str
     groups: list[str]
 
 
-class GroupPartition(_Shape, kw_only=True):
+class GroupPartition(Shape, kw_only=True):
     partition: int
     offset: int
     lag: int
@@ -416,7 +323,7 @@ class GroupPartition(_Shape, kw_only=True):
     oldest_age_ms: int
 
 
-class GroupReply(_Shape, kw_only=True):
+class GroupReply(Shape, kw_only=True):
     topic: str
     group: str
     kind: str
@@ -430,7 +337,7 @@ class GroupReply(_Shape, kw_only=True):
     partitions: list[GroupPartition]
 
 
-class SeekRequest(_Shape, kw_only=True):
+class SeekRequest(Shape, kw_only=True):
     """Exactly one of the three."""
 
     offsets: PartitionOffsetsMap | UnsetType = UNSET
@@ -438,30 +345,30 @@ class SeekRequest(_Shape, kw_only=True):
     to: Literal["earliest", "latest"] | UnsetType = UNSET
 
 
-class CommitRequest(_Shape, kw_only=True):
+class CommitRequest(Shape, kw_only=True):
     offsets: PartitionOffsetsMap
 
 
-class CommittedReply(_Shape, kw_only=True):
+class CommittedReply(Shape, kw_only=True):
     topic: str
     group: str
     offsets: dict[str, int]
 
 
-class DoneReply(_Shape, kw_only=True):
+class DoneReply(Shape, kw_only=True):
     status: str
 
 
 # ------------------------------------------------------------------ /v1: dead letters
 
 
-class DeadQuery(_Shape, kw_only=True):
+class DeadQuery(Shape, kw_only=True):
     partition: PartitionId | UnsetType = UNSET
     start_offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
 
 
-class DeadMessage(_Shape, kw_only=True):
+class DeadMessage(Shape, kw_only=True):
     id: str
     partition: int
     offset: int
@@ -478,38 +385,38 @@ class DeadMessage(_Shape, kw_only=True):
     headers_encoding: Literal["base64"] | UnsetType = UNSET
 
 
-class DeadReply(_Shape, kw_only=True):
+class DeadReply(Shape, kw_only=True):
     topic: str
     group: str
     total: int
     messages: list[DeadMessage]
 
 
-class DeadChoice(_Shape, kw_only=True):
+class DeadChoice(Shape, kw_only=True):
     """Those named; without offsets all of the partition, without a partition all of the group."""
 
     partition: PartitionId | UnsetType = UNSET
     offsets: Annotated[list[Offset], Meta(min_length=1, max_length=limits.LIST_ITEMS_MAX)] | UnsetType = UNSET
 
 
-class CountReply(_Shape, kw_only=True):
+class CountReply(Shape, kw_only=True):
     count: int
 
 
 # ------------------------------------------------------------------ the broker itself
 
 
-class BrokerReply(_Shape, kw_only=True):
+class BrokerReply(Shape, kw_only=True):
     node_id: str
     host: str
     port: int
 
 
-class BrokersReply(_Shape, kw_only=True):
+class BrokersReply(Shape, kw_only=True):
     brokers: list[BrokerReply]
 
 
-class ClusterReply(_Shape, kw_only=True):
+class ClusterReply(Shape, kw_only=True):
     cluster_id: str
     node_id: str
     version: str
@@ -518,5 +425,5 @@ class ClusterReply(_Shape, kw_only=True):
     brokers: list[BrokerReply]
 
 
-class HealthReply(_Shape, kw_only=True):
+class HealthReply(Shape, kw_only=True):
     status: str

@@ -1,4 +1,4 @@
-"""`lanner up` and `lanner version`."""
+"""`lanner up`: one broker in this process, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ import typer
 from lanner.cli.options import AsJson
 from lanner.cli.screen import Screen
 
+Data = Annotated[str, typer.Option("--data", "-d", envvar="LANNER_DATA", help="The folder that holds everything.")]
+Http = Annotated[str, typer.Option(envvar="LANNER_HTTP", help="REST, HOST:PORT; empty: off.")]
+Native = Annotated[str, typer.Option(envvar="LANNER_NATIVE", help="The native protocol, HOST:PORT; empty: off.")]
+Grpc = Annotated[str, typer.Option(envvar="LANNER_GRPC", help="gRPC, HOST:PORT. Not yet there.")]
+AutoCreate = Annotated[
+    bool, typer.Option("--auto-create/--no-auto-create", envvar="LANNER_AUTO_CREATE", help="Make topics by publishing.")
+]
+Partitions = Annotated[
+    int, typer.Option(envvar="LANNER_PARTITIONS", min=1, help="Partitions of a topic that does not say.")
+]
+DiskReserve = Annotated[
+    int,
+    typer.Option(
+        envvar="LANNER_DISK_RESERVE", min=-1, help="Bytes of the disk to keep free; -1: the larger of 1 GiB and 5%."
+    ),
+]
+
 
 def up(
-    data: Annotated[
-        str, typer.Option("--data", "-d", envvar="LANNER_DATA", help="The folder that holds everything.")
-    ] = "data",
-    http: Annotated[str, typer.Option(envvar="LANNER_HTTP", help="REST, HOST:PORT; empty: off.")] = "127.0.0.1:8080",
-    native: Annotated[
-        str, typer.Option(envvar="LANNER_NATIVE", help="The native protocol, HOST:PORT; empty: off.")
-    ] = "127.0.0.1:7400",
-    grpc: Annotated[str, typer.Option(envvar="LANNER_GRPC", help="gRPC, HOST:PORT. Not yet there.")] = "",
-    auto_create: Annotated[
-        bool,
-        typer.Option("--auto-create/--no-auto-create", envvar="LANNER_AUTO_CREATE", help="Make topics by publishing."),
-    ] = True,
-    partitions: Annotated[
-        int, typer.Option(envvar="LANNER_PARTITIONS", min=1, help="Partitions of a topic that does not say.")
-    ] = 3,
-    disk_reserve: Annotated[
-        int,
-        typer.Option(
-            envvar="LANNER_DISK_RESERVE", help="Bytes of the disk to keep free; -1: the larger of 1 GiB and 5%.", min=-1
-        ),
-    ] = -1,
+    data: Data = "data",
+    http: Http = "127.0.0.1:8080",
+    native: Native = "127.0.0.1:7400",
+    grpc: Grpc = "",
+    auto_create: AutoCreate = True,
+    partitions: Partitions = 3,
+    disk_reserve: DiskReserve = -1,
     as_json: AsJson = False,
 ) -> None:
     """Run one broker until Ctrl-C.
@@ -64,14 +67,6 @@ def up(
     if failure is not None:
         screen.fail(f"the broker stopped: {failure}", kind=type(failure).__name__)
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
-
-
-def version(as_json: AsJson = False) -> None:
-    """Print the version."""
-    from importlib.metadata import version as installed
-
-    number = installed("lanner")
-    Screen(as_json).say(f"lanner {number}", {"version": number})
 
 
 def _tell(screen: Screen, data: str, http: tuple[str, int] | None, native: tuple[str, int] | None, grpc: str) -> None:
