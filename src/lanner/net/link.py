@@ -27,6 +27,7 @@ class Pause(IntFlag):
     NONE = 0
     UNREAD_REPLIES = 1
     WORK_IN_HAND = 2
+    NEXT_TURN = 4
 
 
 class Link(asyncio.Protocol):
@@ -194,7 +195,7 @@ class Link(asyncio.Protocol):
         except OSError:  # the peer was faster, and nobody was reading to notice
             transport.abort()
             return
-        self.resume_reading(Pause.UNREAD_REPLIES | Pause.WORK_IN_HAND)
+        self.resume_reading(~Pause.NONE)
         self._stall_timer = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def abort(self, error: LannerError) -> None:

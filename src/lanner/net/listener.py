@@ -1,21 +1,25 @@
 """The listening end: accepts sockets, sees them through HELLO, and hands typed requests to a session.
 
 A session is what a door makes of one connection. The listener bounds how many there are and how long one may take to
-say HELLO; it knows nothing of what the commands do.
+say HELLO; it knows nothing of what the commands do. One piece of bytes can hold thousands of small requests: they are
+handed on a few at a time, so that one busy client does not keep the loop from all the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from lanner import limits
 from lanner.errors import LannerError, Overloaded, ProtocolError, ServiceUnavailable
-from lanner.net.link import Link
+from lanner.net.link import Link, Pause
 from lanner.wire.connection import Request, ServerConnection
 from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
+
+REQUESTS_PER_TURN_MAX: Final = 64
 
 
 class Session(Protocol):
@@ -43,6 +47,7 @@ class ServerLink(Link):
         super().__init__(ServerConnection(), unsent_bytes_max=listener.unsent_bytes_max, stall_ms=listener.stall_ms)
         self._listener = listener
         self._session: Session | None = None
+        self._held: deque[Request] = deque()  # requests whose turn comes next; while there are any, nothing is read
         self._hello_timer: asyncio.TimerHandle | None = None
         self.peer = ""
 
@@ -64,17 +69,37 @@ class ServerLink(Link):
         session = self._session
         if session is None:
             return
-        for request in connection.receive(data):
-            if request.command is Command.HELLO:
-                self._greet(session, request)
-            else:
-                session.handle(request)
+        requests = connection.receive(data)
+        if self._held:
+            self._held.extend(requests)
+        elif len(requests) > REQUESTS_PER_TURN_MAX:
+            self._held.extend(requests)
+            self.pause_reading(Pause.NEXT_TURN)
+            self._next_turn()
+        else:
+            for request in requests:
+                if request.command is Command.HELLO:
+                    self._greet(session, request)
+                else:
+                    session.handle(request)
         if connection.outgoing_bytes and not self._flush_due:
             self.flush_soon()
         if connection.is_closed:
             self.hang_up()
 
+    def _next_turn(self) -> None:
+        """Hand on some of what came in one piece; the rest follows when the others had their turn."""
+        held, session = self._held, self._session
+        for _ in range(min(len(held), REQUESTS_PER_TURN_MAX)):
+            assert session is not None
+            session.handle(held.popleft())
+        if held:
+            self._loop.call_soon(self._next_turn)
+        else:
+            self.resume_reading(Pause.NEXT_TURN)
+
     def _lost(self) -> None:
+        self._held.clear()
         self._end_hello_timer()
         self._listener.forget(self)
         if self._session is not None:

@@ -15,7 +15,7 @@ from lanner import limits
 from lanner.errors import ConnectionLost, Overloaded, ProtocolError, ServiceUnavailable, Unauthenticated, catalogue
 from lanner.net.connector import open_connection
 from lanner.net.link import Pause
-from lanner.net.listener import Listener, ServerLink
+from lanner.net.listener import REQUESTS_PER_TURN_MAX, Listener, ServerLink
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
     Command,
@@ -322,6 +322,39 @@ async def test_reading_stops_while_a_session_has_enough_in_hand() -> None:
         session.link.resume_reading(Pause.WORK_IN_HAND)
         await second
         await link.close()
+
+
+async def test_many_requests_in_one_piece_are_handed_on_a_few_at_a_turn_and_in_order() -> None:
+    class Watching(Scripted):
+        def __init__(self, link: ServerLink) -> None:
+            super().__init__(link)
+            self.turn = 0
+            self.turns: list[int] = []
+            asyncio.get_running_loop().call_soon(self.next_turn)
+
+        def next_turn(self) -> None:
+            self.turn += 1
+            if not self.is_lost:
+                asyncio.get_running_loop().call_soon(self.next_turn)
+
+        def script(self, request: Request) -> None:  # type: ignore[override]
+            self.turns.append(self.turn)
+            self.link.reply(request, Empty())
+
+    async with serving(Watching) as served:
+        async with raw(served.address) as (reader, writer):
+            writer.write(HELLO)
+            await read_frame(reader)
+            control = struct.pack(">BIII", Command.PING, 9, 0, 1)[:5]
+            writer.write(b"".join(control + struct.pack(">II", number, 1) + b"\x90" for number in range(1, 1_001)))
+            assert [(await read_frame(reader))[1] for _ in range(1_000)] == list(range(1, 1_001))
+            session = served.sessions[0]
+            assert isinstance(session, Watching)
+            assert max(session.turns.count(turn) for turn in set(session.turns)) <= 2 * REQUESTS_PER_TURN_MAX
+            assert len(set(session.turns)) >= 8
+            writer.write(b"".join(control + struct.pack(">II", number, 1) + b"\x90" for number in range(1, 1_001)))
+            await writer.drain()
+        await still_serves(served)
 
 
 async def test_a_client_that_left_unnoticed_does_not_trouble_the_close() -> None:
