@@ -103,9 +103,10 @@ def _open_segments(files: Files, segments: Sequence[tuple[int, int]], result: Re
 def _follows(reader: RecordReader, end: int) -> bool:
     """Whether the segment continues the journal that ends here; damage if it knows of more than was found."""
     record = reader.head_at(HEADER_BYTES)
-    if record is not None and record.synced == end and reader.payloads_match(record):
+    whole = record is not None and reader.payloads_match(record)
+    if record is not None and whole and record.synced == end:
         return True
-    _refuse_proof(reader, HEADER_BYTES, end)
+    _refuse_proof(reader, HEADER_BYTES, end, None if whole else position_at(reader.file_id, HEADER_BYTES))
     return False
 
 
@@ -122,11 +123,14 @@ def _replay_segment(reader: RecordReader, offset: int, result: Replayed, apply: 
     _refuse_proof(reader, offset, result.position)
 
 
-def _refuse_proof(reader: RecordReader, offset: int, end: int) -> None:
-    """Damage, if a record behind the end knows that more than the end was durable."""
+def _refuse_proof(reader: RecordReader, offset: int, end: int, broken: int | None = None) -> None:
+    """Damage, if a record behind the end knows that more than the end was durable.
+
+    It is reported where the journal ends, or, when the record proves that too, where another broken record stands.
+    """
     for record in reader.heads_from(offset):
         if record.synced > end:
-            raise _damaged(end, record)
+            raise _damaged(end if broken is None or record.synced <= broken else broken, record)
 
 
 def _check_headers_of_unfinished(files: Files, sizes: dict[int, int], result: Replayed) -> None:

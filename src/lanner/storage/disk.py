@@ -25,6 +25,7 @@ from lanner.ledger.ports import FileMissing
 OPEN_FILES_MAX: Final = 128
 IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX")) if os.sysconf("SC_IOV_MAX") > 0 else 16
 SCAN_ROWS: Final = 1_000
+FULL_BYTES: Final = 16 << 20  # with less than this free, a failed save is taken for a full disk
 MAP_BYTES: Final = (1 << 40, 1 << 38, 1 << 36, 1 << 34)
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -126,6 +127,8 @@ class DiskFiles:
             self._path(file_id).unlink(missing_ok=True)
         except OSError as error:
             raise self._translated(error, f"removing {self._path(file_id).name}") from error
+        # Without this a file could be back after a power loss, when no row of the table knows it any more.
+        self._sync(self._folder, str(self._directory), os.fsync)
 
     def free_bytes(self) -> tuple[int, int]:
         found = os.statvfs(self._directory)
@@ -254,20 +257,26 @@ class LmdbTable:
                     else:
                         transaction.put(key, value)
         except lmdb.Error as error:
-            raise self._translated(error) from error
+            raise self._translated(error, sum(len(value or b"") for value in puts.values())) from error
 
     def close(self) -> None:
         self._failure = self._failure or "the table is closed"
         self._environment.close()
 
-    def _translated(self, error: lmdb.Error) -> StorageFull | StorageFailed:
-        if isinstance(error, lmdb.MapFullError) or error.code in _NO_ROOM:
+    def _translated(self, error: lmdb.Error, size: int) -> StorageFull | StorageFailed:
+        if isinstance(error, lmdb.MapFullError) or getattr(error, "code", 0) in _NO_ROOM or self._is_full(size):
             return StorageFull(f"saving: {error}; free some space on the disk of {self._directory}")
         self._failure = (
             f"saving failed: {error}; nobody knows what the disk has kept, so the broker stops. "
             "Check the disk, then start the broker again"
         )
         return StorageFailed(self._failure)
+
+    def _is_full(self, size: int) -> bool:
+        """LMDB calls a write that the disk cut short for lack of room an input/output error. The next commit starts
+        again from the last durable one and writes every page anew, so repeating it is safe."""
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize < max(FULL_BYTES, 2 * size)
 
     def _refuse_after_failure(self) -> None:
         if self._failure is not None:

@@ -2,8 +2,8 @@
 
 `SimDisk` holds one `files` and one `table`, which keep the contract of the ledger's ports. What was synced survives
 `crash(rng)`; of what was not, each write is kept, lost, or torn: any subset of its sectors, one of them cut inside. A
-file whose name was not durable vanishes; a file that was removed may be back. The table's commits are atomic and
-durable once they return.
+file whose name was not yet durable may vanish; one that was being removed may be back. The table's commits are atomic
+and durable once they return.
 
 Faults are set as attributes and take effect at the next call: `sync_failures`, `capacity_bytes`, `write_room_bytes`,
 `table_full`, `delay_ms`, `flip_bit`; `crash_in(n)` pulls the plug in the middle of the n-th operation from now, which
@@ -259,7 +259,6 @@ class SimFiles:
             raise disk._lose_power("create")
         self._sync(file)
         file.named = True
-        disk._removed.clear()  # the directory was synced: what is gone is gone
 
     def write(self, file_id: int, offset: int, buffers: Sequence[bytes | memoryview]) -> None:
         disk = self._disk
@@ -316,9 +315,9 @@ class SimFiles:
         disk = self._disk
         power_goes = disk._begin("remove")
         file = disk._content.pop(file_id, None)
-        if file is not None and file.named:
-            disk._removed[file_id] = file
         if power_goes:
+            if file is not None and file.named:
+                disk._removed[file_id] = file
             raise disk._lose_power("remove")
 
     def free_bytes(self) -> tuple[int, int]:

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lanner.errors import DataDirectoryRefused
+from lanner.storage import open_directory
+
+CLUSTER, NODE = "c" * 32, "d" * 32
+
+
+def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
+    first = open_directory(tmp_path / "data")
+    assert first.created
+    assert len(first.node_id) == len(first.cluster_id) == 32
+    first.files.create(1, 100, b"x")
+    first.table.commit({b"k": b"v"})
+    first.close()
+    again = open_directory(str(tmp_path / "data"))
+    assert not again.created
+    assert (again.node_id, again.cluster_id) == (first.node_id, first.cluster_id)
+    assert again.files.list() == [(1, 100)]
+    assert again.table.get(b"k") == b"v"
+    again.close()
+
+
+def test_two_directories_are_two_nodes(tmp_path: Path) -> None:
+    one, two = open_directory(tmp_path / "one"), open_directory(tmp_path / "two")
+    assert one.node_id != two.node_id
+    one.close()
+    two.close()
+
+
+def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
+    held = open_directory(tmp_path)
+    with pytest.raises(DataDirectoryRefused, match=rf"process {os.getpid()}.*--data"):
+        open_directory(tmp_path)
+    held.close()
+    open_directory(tmp_path).close()
+
+
+def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
+    script = f"import os; from lanner.storage import open_directory; open_directory({str(tmp_path)!r}); os._exit(9)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    assert subprocess.run([sys.executable, "-c", script], check=False, env=environment).returncode == 9
+    open_directory(tmp_path).close()
+
+
+def test_a_given_identity_is_taken_by_a_new_directory_and_checked_in_an_old_one(tmp_path: Path) -> None:
+    made = open_directory(tmp_path, cluster_id=CLUSTER, node_id=NODE)
+    assert (made.cluster_id, made.node_id) == (CLUSTER, NODE)
+    made.close()
+    open_directory(tmp_path, cluster_id=CLUSTER).close()
+    with pytest.raises(DataDirectoryRefused, match=f"belongs to node {NODE}"):
+        open_directory(tmp_path, node_id="e" * 32)
+    with pytest.raises(DataDirectoryRefused, match=f"belongs to cluster {CLUSTER}"):
+        open_directory(tmp_path, cluster_id="e" * 32)
+    open_directory(tmp_path, cluster_id=CLUSTER, node_id=NODE).close()
+
+
+def test_an_identity_must_be_hexadecimal(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryRefused, match="32 lower-case hex digits"):
+        open_directory(tmp_path, node_id="../../etc")
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text(json.dumps({"format": 2, "something": "else"}))
+    with pytest.raises(DataDirectoryRefused, match="newer version"):
+        open_directory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no json",
+        "[1]",
+        "{}",
+        '{"format": "1"}',
+        '{"format": true}',
+        '{"format": 1, "cluster_id": "x", "node_id": "y"}',
+        '{"format": 1, "cluster_id": "' + CLUSTER + '"}',
+        '{"format": 1, "cluster_id": "' + CLUSTER + '", "node_id": 7}',
+        "\udcff",
+    ],
+)
+def test_an_identity_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "identity.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DataDirectoryRefused, match="whose data"):
+        open_directory(tmp_path)
+    assert not (tmp_path / "journal").exists(), "nothing was touched"
+
+
+def test_a_directory_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"...")
+    with pytest.raises(DataDirectoryRefused, match=r"holiday\.jpg"):
+        open_directory(tmp_path)
+    assert not (tmp_path / "identity.json").exists()
+
+
+def test_a_crash_while_the_identity_was_written_leaves_a_directory_that_can_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "identity.json.new").write_text("{")
+    (tmp_path / "lock").write_text("")
+    open_directory(tmp_path).close()
+
+
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataDirectoryRefused, match="cannot be used as a data directory"):
+        open_directory(tmp_path / "file")
+    with pytest.raises(DataDirectoryRefused, match="--data"):
+        open_directory(tmp_path / "file" / "below")
