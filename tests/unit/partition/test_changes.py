@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lanner.errors import LannerError, MalformedBatch, ProducerUnknown, UnsupportedVersion, ValidationError
+from lanner.limits import BATCH_MESSAGES_MAX
+from lanner.partition import Appended, Partition, encode_append, records
+
+
+def test_offsets_and_places_are_dense(bench: Any) -> None:
+    results = [bench.append(count=count, priority=priority) for count, priority in ((3, 4), (1, 9), (2, 4))]
+    assert [result.base_offset for result in results] == [0, 3, 4]
+    refs = bench.partition.batches_from(0, 1 << 20)
+    assert [(ref.lane, ref.lane_base) for ref in refs] == [(4, 0), (9, 0), (4, 3)]
+    assert bench.partition.end_offset == 6 and bench.partition.batch_count == 3
+
+
+def test_append_times_never_fall(bench: Any) -> None:
+    bench.now_ms = 5_000
+    bench.append()
+    bench.now_ms = 4_000
+    assert bench.append().append_ms == 5_000
+    assert bench.partition.machine_ms == 5_000
+
+
+def test_a_deliver_at_in_the_past_is_no_delay(bench: Any) -> None:
+    bench.append(deliver_at_ms=1_000)
+    [ref] = bench.partition.batches_from(0, 1)
+    assert ref.lane_base == 0
+
+
+def test_a_repeated_batch_is_stored_once(bench: Any) -> None:
+    first = bench.append(producer_id=3, sequence=0, count=4)
+    again = bench.append(producer_id=3, sequence=0, count=4)
+    assert again == first._replace(duplicate=True)
+    assert bench.partition.end_offset == 4 and bench.live.keys() == {1}
+
+
+def test_a_repeat_whose_place_is_forgotten_is_still_no_new_batch(bench: Any) -> None:
+    for sequence in range(7):
+        bench.append(producer_id=3, sequence=sequence)
+    assert bench.append(producer_id=3, sequence=0) == Appended(-1, 1, 0, True)
+    assert bench.partition.end_offset == 7
+
+
+def test_a_dedup_id_counts_also_for_a_producer(bench: Any) -> None:
+    first = bench.append(dedup_id=b"order-1")
+    assert bench.append(dedup_id=b"order-1", producer_id=3, sequence=0) == first._replace(duplicate=True)
+    assert bench.append(dedup_id=b"order-1", producer_id=3, sequence=0) == first._replace(duplicate=True)
+    assert not bench.append(producer_id=3, sequence=1).duplicate
+
+
+def test_a_refused_append_leaves_no_trace(bench: Any) -> None:
+    bench.append(producer_id=3, sequence=0)
+    before = bench.partition.end_offset
+    assert isinstance(bench.append(producer_id=9, sequence=4), ProducerUnknown)
+    assert bench.partition.end_offset == before and bench.live.keys() == {1}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"count": 0},
+        {"count": -1},
+        {"count": BATCH_MESSAGES_MAX + 1},
+        {"priority": 10},
+        {"priority": -1},
+        {"deliver_at_ms": -1},
+        {"expires_at_ms": 2**60},
+        {"producer_id": 1, "sequence": -1},
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(bench: Any, header: dict[str, int]) -> None:
+    assert isinstance(bench.append(**header), MalformedBatch)
+    assert bench.partition.end_offset == 0
+
+
+def test_bytes_that_are_no_batch_are_refused_whatever_the_reader_raises(bench: Any) -> None:
+    assert isinstance(bench.apply(encode_append(1, b"\xc1 garbage")).result, MalformedBatch)
+    assert isinstance(bench.apply(encode_append(1, b"")).result, MalformedBatch)
+
+    def refuse(_: memoryview) -> Any:
+        raise UnsupportedVersion("a batch from the future")
+
+    partition = Partition(bench.rows, refuse)
+    outcome = partition.apply(1, encode_append(1, b"x"))
+    assert isinstance(outcome.result, UnsupportedVersion) and not outcome.live
+
+
+@given(st.binary(max_size=80))
+def test_no_payload_stops_the_log(data: bytes) -> None:
+    from types import SimpleNamespace
+
+    partition = Partition(_Nothing(), lambda view: SimpleNamespace(**msgspec.msgpack.decode(view)))
+    for index, payload in enumerate((data, b"\x01" + data, b"\x01\x01" + data, b"\x02\x01" + data, b"\x02" + data), 1):
+        outcome = partition.apply(index, payload)
+        assert outcome.result is None or isinstance(outcome.result, LannerError)
+        assert not outcome.live
+    assert partition.applied_index == 5
+
+
+class _Nothing(dict[bytes, bytes]):
+    def scan(self, start: bytes, stop: bytes) -> Any:
+        return iter(())
+
+
+def test_an_undecodable_decision_changes_nothing_but_the_index(bench: Any) -> None:
+    bench.append()
+    outcome = bench.apply(b"\x02\x01\xc1")
+    assert isinstance(outcome.result, ValidationError)
+    assert bench.partition.applied_index == 2
+
+
+def test_facts_about_what_is_not_there_have_no_effect(bench: Any) -> None:
+    bench.append(count=2)
+    bench.poll(messages=1)
+    mask = b"\x01"
+    facts: list[records.AnyFact] = [
+        records.GroupDropped("x"),
+        records.GroupTouched("x"),
+        records.Committed("x", 1),
+        records.Sought("x", 0, [0] * 10),
+        records.Leased("x", "m", 1, 1, [records.Segment(0, 4, 0, 1, 1)]),
+        records.Leased("g", "m", 1, 1, []),
+        records.Taken("x", [(4, 0, 1)]),
+        records.Passed("x", [(4, 0, 1)]),
+        records.Passed("g", [(4, 0, 1)]),
+        *(kind("x", 1, mask) for kind in (records.Acked, records.Released, records.LeaseEnded)),
+        *(kind("g", 99, mask) for kind in (records.Acked, records.Released, records.LeaseEnded)),
+        records.Nacked("x", 1, mask, 5),
+        records.Nacked("g", 99, mask, 5),
+        records.Died("x", 1, mask, ""),
+        records.Extended("x", 1, mask, 5),
+        records.Extended("g", 99, mask, 5),
+        records.WaitOver("x", [(4, 0)]),
+        records.WaitOver("g", [(4, 0)]),
+        records.Redriven("x", [(4, 0, 1)]),
+        records.Redriven("g", [(4, 0, 1)]),
+        records.Discarded("x", [(4, 0, 1)]),
+        records.DelayOver([0, 99]),
+        records.ProducersForgotten([(1, 1)]),
+        records.DedupForgotten(5),
+        records.GroupMade("g", "queue", 0, [0] * 10),
+    ]
+    before = bench.partition.describe_group("g", bench.now_ms)
+    bench.apply(records.encode_decision(bench.now_ms, 0, facts))
+    assert bench.partition.describe_group("g", bench.now_ms) == before
+    assert bench.partition.groups() == ["g"]
+
+
+def test_a_group_made_twice_between_decision_and_application_is_made_once(bench: Any) -> None:
+    from lanner.partition import MakeGroup
+
+    decided = bench.decide(MakeGroup("g", "queue"))
+    bench.apply(decided.record)
+    bench.apply(decided.record)
+    assert bench.partition.groups() == ["g"]
+
+
+def test_a_seek_of_a_stream_group_wakes_nobody(bench: Any) -> None:
+    from lanner.partition import CommitOffset, Seek
+
+    bench.append()
+    bench.ask(CommitOffset("s", 1))
+    bench.ask(Seek("s", 0))
+    assert not bench.outcome.deliverable
+
+
+def test_facts_about_a_group_dropped_earlier_in_the_record_are_ignored(bench: Any) -> None:
+    bench.append(count=2)
+    token = bench.poll().token
+    facts: list[records.AnyFact] = [
+        records.Acked("g", token, b"\x01"),
+        records.GroupDropped("g"),
+        records.Acked("g", token, b"\x02"),
+    ]
+    bench.apply(records.encode_decision(bench.now_ms, 0, facts))
+    assert bench.partition.groups() == []
