@@ -7,6 +7,7 @@ python examples/worker.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 import lanner
@@ -28,7 +29,5 @@ async def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "localhost:7400"))
-    except KeyboardInterrupt:
-        pass

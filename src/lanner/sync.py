@@ -41,6 +41,8 @@ from lanner.wire.messages import (
 
 Result = TypeVar("Result")
 
+SENDINGS_MAX = 10_000  # messages that a blocking producer may have under way
+
 
 class LoopThread:
     """An event loop in a thread of its own."""
@@ -276,17 +278,23 @@ class Reader:
 
 
 class Producer:
-    """Batches in the background. `send` returns a future of the receipt; it blocks while the buffer is full."""
+    """Batches in the background. `send` returns a future of the receipt; it blocks while too much is under way."""
 
     def __init__(self, thread: LoopThread, producer: asynchronous_producer.Producer) -> None:
         self._thread = thread
         self._producer = producer
+        self._places = threading.BoundedSemaphore(SENDINGS_MAX)
 
     def send(self, topic: str, value: Text, **options: Any) -> concurrent.futures.Future[Receipt]:
         """Take one message; options as of the asynchronous `send`."""
-        if self._producer.full:
-            self._thread.call(self._producer.room())
-        return self._thread.start(self._producer.publish(topic, value, **options))
+        self._places.acquire()
+        try:
+            started = self._thread.start(self._producer.publish(topic, value, **options))
+        except BaseException:
+            self._places.release()
+            raise
+        started.add_done_callback(lambda _: self._places.release())
+        return started
 
     def publish_many(self, topic: str, values: Sequence[Text], **options: Any) -> Receipts:
         return self._thread.call(self._producer.publish_many(topic, values, **options))

@@ -37,6 +37,7 @@ from lanner.errors import DeadlineExceeded, LannerError, ProducerFenced
 
 BACKOFF_MS: Final = 20
 BACKOFF_MS_MAX: Final = 1_000
+UNNUMBERED_INFLIGHT_MAX: Final = 64
 MESSAGE_OVERHEAD_BYTES: Final = 16  # what a message takes in a batch beside its own bytes, rounded up
 
 
@@ -186,7 +187,7 @@ class Accumulator:
     def _take_fresh(self, lane: Lane, now_ms: float, count_max: int, taken: Taken) -> bool:
         """Send what the lane's window allows. Returns whether the lane has to be looked at again by itself."""
         while lane.sealed or lane.opened:
-            if len(lane.flight) >= self.inflight_max or len(taken.parcels) >= count_max:
+            if len(lane.flight) >= self._window(lane) or len(taken.parcels) >= count_max:
                 return True
             if not lane.sealed:
                 kind, parcel = next(iter(lane.opened.items()))
@@ -211,6 +212,10 @@ class Accumulator:
             lane.unanswered += 1
             taken.parcels.append(parcel)
         return False
+
+    def _window(self, lane: Lane) -> int:
+        """How many parcels may be in flight: without numbers nothing has to be remembered of them."""
+        return self.inflight_max if lane.sequenced else UNNUMBERED_INFLIGHT_MAX
 
     def _number(self, parcel: Parcel) -> None:
         lane = parcel.lane
@@ -238,7 +243,7 @@ class Accumulator:
         for lane in self._active:
             if lane.resend:
                 moment = lane.retry_at_ms if not lane.unanswered else now_ms + self.timeout_ms
-            elif len(lane.flight) >= self.inflight_max:
+            elif len(lane.flight) >= self._window(lane):
                 continue
             elif lane.sealed:
                 moment = lane.retry_at_ms

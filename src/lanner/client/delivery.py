@@ -104,24 +104,32 @@ class Part:
         self._headers: list[dict[str, bytes]] | None = None
 
     def _read_ranges(self, polled: PolledBatch, batch: Batch) -> None:
+        """Find the rows of what is leased. Mostly that is everything, or one run, and then nothing is done per row."""
         base = polled.base_offset
         first = polled.ranges[0]
         if len(polled.ranges) == 1:
             self._attempts = first.attempt
             self.offsets = range(first.first_offset, first.first_offset + first.count)
-            if batch.positions is None and first.first_offset == base and first.count == batch.count:
-                return
         else:
+            self._attempts = [one.attempt for one in polled.ranges for _ in range(one.count)]
             self.offsets = [
                 offset for one in polled.ranges for offset in range(one.first_offset, one.first_offset + one.count)
             ]
-            self._attempts = [one.attempt for one in polled.ranges for _ in range(one.count)]
-        if batch.positions is None:
-            rows = [offset - base for offset in self.offsets]
-            if rows[0] < 0 or rows[-1] >= batch.count:
+        low, high = min(self.offsets) - base, max(self.offsets) - base
+        positions = batch.positions
+        if positions is None:
+            if low < 0 or high >= batch.count:
                 raise MalformedBatch("the leased range lies outside its batch", field="ranges")
+            if isinstance(self.offsets, range):
+                if len(self.offsets) < batch.count:
+                    self._rows = range(low, high + 1)
+                    self.values = self.values[low : high + 1]
+                return
+            rows = [offset - base for offset in self.offsets]
+        elif len(positions) == len(self.offsets) and self.offsets == _like(self.offsets, base, positions):
+            return  # it is all that the extract holds, in that order
         else:
-            row_of = {position: row for row, position in enumerate(batch.positions)}
+            row_of = {position: row for row, position in enumerate(positions)}
             try:
                 rows = [row_of[offset - base] for offset in self.offsets]
             except KeyError:
@@ -190,6 +198,13 @@ class Part:
         if len(self.settled) == self.count:
             self.closed = True
             self.settler.forget(self)
+
+
+def _like(offsets: Sequence[int], base: int, positions: Sequence[int]) -> Sequence[int]:
+    """The offsets of an extract's messages; as a range where that is what they are compared with."""
+    if isinstance(offsets, range) and positions[-1] - positions[0] == len(positions) - 1:
+        return range(base + positions[0], base + positions[-1] + 1)
+    return [base + position for position in positions]
 
 
 def ranges_of(offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -181,8 +181,9 @@ class Producer:
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
         parcel = self._place(value, key, maps, number, partition, deliver_at_ms, expires_at_ms, dedup, route)
         sending = Sending(self._loop, parcel, len(parcel.values) - 1)
-        if parcel.lane.sealed:
-            await asyncio.sleep(0)  # whoever sends in a tight loop lets each full batch leave
+        waiting = parcel.lane.sealed
+        if waiting and (waiting[-1] is parcel or len(parcel.values) == 1):
+            await asyncio.sleep(0)  # a batch became full: whoever sends in a tight loop lets it leave
         return sending
 
     async def publish(self, topic: str, value: Text, **options: Any) -> Receipt:
@@ -324,27 +325,32 @@ class Producer:
         held = self._held
         moment_ms = self._loop.time() * 1000
         room = self._session.room
+        due_ms: float | None = None  # None: an answer, a connection or a producer id will schedule the next turn
         if room > 0:
             taken = held.take(moment_ms, room)
             for parcel in taken.parcels:
-                assert parcel.data is not None
-                self._session.call(
-                    Command.PUBLISH,
-                    Publish(parcel.lane.topic, parcel.lane.partition),
-                    (parcel.data,),
-                    partial(self._answered, parcel),
-                )
+                self._hand_over(parcel, moment_ms)
             self._report(taken.refused)
             if held.needs_identity and self._opening is None:
                 self._opening = self._start(self._open_identity())
-            due_ms = held.next_due_ms(moment_ms)
-        else:
-            due_ms = moment_ms + _TICK_S * 1000 if held.parcels else None
-        if due_ms is not None and held.parcels:
-            if due_ms - moment_ms >= held.timeout_ms or not self._session.is_up:
-                self._report(held.expire(moment_ms))
-            delay_s = min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
+            if len(taken.parcels) < room and not held.needs_identity:
+                due_ms = held.next_due_ms(moment_ms)
+        elif not self._session.is_up:
+            self._report(held.expire(moment_ms))
+        if held.parcels:
+            delay_s = _TICK_S if due_ms is None else min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
             self._timer = self._loop.call_later(delay_s, self._pump)
+
+    def _hand_over(self, parcel: Parcel, moment_ms: float) -> None:
+        assert parcel.data is not None
+        left_ms = parcel.born_ms + self._held.timeout_ms - moment_ms
+        self._session.call(
+            Command.PUBLISH,
+            Publish(parcel.lane.topic, parcel.lane.partition),
+            (parcel.data,),
+            partial(self._answered, parcel),
+            max(left_ms, _TICK_S * 1000),
+        )
 
     def _answered(self, parcel: Parcel, outcome: Outcome) -> None:
         moment_ms = self._loop.time() * 1000

@@ -16,7 +16,6 @@ from lanner.client.receipts import Receipt, Receipts
 from lanner.client.routing import Routing
 from lanner.client.session import TIMEOUT_MS, Session
 from lanner.client.stream import Hole
-from lanner.errors import ServiceUnavailable
 from lanner.model import PRIORITY_NORMAL
 
 
@@ -112,7 +111,7 @@ class Queue:
         timeout_ms: float | None = None,
     ) -> Producer:
         """A producer of its own, with its own batching. Close it, or use it as `async with`."""
-        self._check_open()
+        self._session.check_open()
         producer = Producer(
             self._session,
             self._routing,
@@ -155,7 +154,7 @@ class Queue:
         tenth of a second. `auto_extend` keeps extending the leases of what is held. `auto_ack` settles as it hands
         out: at most once.
         """
-        self._check_open()
+        self._session.check_open()
         return Consumer(
             self._session,
             self._routing,
@@ -189,7 +188,7 @@ class Queue:
         `start` is "earliest", "latest", an offset, a datetime, or offsets by partition; where a group has committed,
         that wins. `until_end` stops at what is the end now.
         """
-        self._check_open()
+        self._session.check_open()
         return Reader(
             self._session,
             self._routing,
@@ -214,10 +213,10 @@ class Queue:
         await self._session.open()
         return self
 
-    async def close(self) -> None:
-        """Send what producers still hold, then hang up."""
+    async def close(self, *, flush: bool = True) -> None:
+        """Send what producers still hold, then hang up. Without `flush` what is not confirmed is given up."""
         try:
-            if self._session.is_up:
+            if flush and not self._session.is_closed:
                 await asyncio.gather(*(producer.close() for producer in self._producers))
         finally:
             for producer in self._producers:
@@ -232,11 +231,8 @@ class Queue:
         return await self.open()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        await self.close()
-
-    def _check_open(self) -> None:
-        if self._session.is_closed:
-            raise ServiceUnavailable("the connection was closed on this side: open a new one with lanner.connect")
+        # After an error a broker that is away is not waited for; without one, what was sent must not vanish silently.
+        await self.close(flush=kind is None or (issubclass(kind, Exception) and self._session.is_up))
 
 
 def connect(

@@ -68,6 +68,13 @@ class _Cursor:
         self.failures = 0
         self.stop_at = stop_at
 
+    def move_to(self, offset: int) -> None:
+        """Go on from there; what was read ahead, or is under way, is dropped."""
+        self.generation += 1
+        self.decoded_to = self.asked_offset = offset
+        self.asking = False
+        self.pages.clear()
+
     @property
     def is_finished(self) -> bool:
         return self.stop_at is not None and self.position >= self.stop_at
@@ -222,7 +229,11 @@ class Reader:
     def _unpack(self, cursor: _Cursor) -> None:
         """Decode one page. What is beyond the end asked for is left out."""
         page = cursor.pages.popleft()
-        batches, holes, following = read_page(self.topic, cursor.partition, page, cursor.decoded_to)
+        try:
+            batches, holes, following = read_page(self.topic, cursor.partition, page, cursor.decoded_to)
+        except LannerError:
+            cursor.move_to(cursor.decoded_to)  # the next read fetches the page anew
+            raise
         cursor.decoded_to = following
         if cursor.stop_at is not None:
             batches = [batch for batch in batches if batch.first_offset < cursor.stop_at]
@@ -307,10 +318,8 @@ class Reader:
         starts = await self._starts(start, moved, await self._bounds(-1))
         for partition, position in starts.items():
             cursor = self._cursors[partition]
-            cursor.generation += 1
-            cursor.position = cursor.decoded_to = cursor.asked_offset = position
-            cursor.asking = False
-            cursor.pages.clear()
+            cursor.position = position
+            cursor.move_to(position)
         self._ready = deque(cursor for cursor in self._ready if cursor.partition not in starts)
         self._batches = deque(batch for batch in self._batches if batch.partition not in starts)
         self._iterated = None

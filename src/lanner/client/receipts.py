@@ -10,7 +10,10 @@ from lanner.errors import LannerError
 
 
 class Receipt(NamedTuple):
-    """One message is stored: synced on a majority, at this offset."""
+    """One message is stored: synced on a majority, at this offset.
+
+    A duplicate was stored before, and this is where; -1 when the broker knows that it has it but no longer where.
+    """
 
     topic: str
     partition: int
@@ -29,7 +32,8 @@ def receipt_of(parcel: Parcel, position: int) -> Receipt:
         error = parcel.error  # shared by the whole parcel: each who raises it gets one with a traceback of its own
         raise type(error)(error.message, **error.details)
     lane = parcel.lane
-    return Receipt(lane.topic, lane.partition, parcel.base_offset + position, parcel.timestamp_ms, parcel.duplicate)
+    offset = parcel.base_offset + position if parcel.base_offset >= 0 else -1
+    return Receipt(lane.topic, lane.partition, offset, parcel.timestamp_ms, parcel.duplicate)
 
 
 class Placed(NamedTuple):

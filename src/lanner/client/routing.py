@@ -42,7 +42,7 @@ class Routing:
         """The route if it is known; an old one is refreshed in the background."""
         route = self._routes.get(topic)
         if route is not None and time.monotonic() - route.seen_at > REFRESH_S:
-            self._lookup(topic, create=False).add_done_callback(_observe)
+            self._lookup(topic, create=False)
         return route
 
     async def route(self, topic: str, *, create: bool = False) -> Route:
@@ -66,6 +66,7 @@ class Routing:
             lookup = asyncio.get_running_loop().create_task(self._ask(topic, create))
             self._lookups[topic] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(topic, None))
+            lookup.add_done_callback(_observe)
         return lookup
 
     async def _ask(self, topic: str, create: bool) -> Route:
@@ -91,7 +92,7 @@ class Routing:
 
 
 def _observe(lookup: asyncio.Task[Route]) -> None:
-    """A refresh in the background that fails is tried again by whoever needs the route next."""
+    """A lookup that nobody waits for any more, and that fails, is tried again by whoever needs the route next."""
     if not lookup.cancelled():
         lookup.exception()
 

@@ -113,6 +113,7 @@ class Session:
         self._watching: asyncio.Task[None] | None = None
         self._up_waiters: list[asyncio.Future[None]] = []
         self._last_failure: LannerError | None = None
+        self._opened = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
 
@@ -126,6 +127,13 @@ class Session:
     def is_closed(self) -> bool:
         return self._closed
 
+    def check_open(self) -> None:
+        """Raise when nothing can be asked, and say why."""
+        if self._closed:
+            raise ServiceUnavailable("the connection was closed on this side: open a new one with lanner.connect")
+        if not self._opened:
+            raise ServiceUnavailable("not connected yet: use `async with lanner.connect(...)`, or await it")
+
     @property
     def room(self) -> int:
         """How many more requests may be in flight; 0 while the socket takes no more bytes."""
@@ -138,6 +146,7 @@ class Session:
         """Connect, or say why that is not possible. Each address is tried once."""
         self._loop = asyncio.get_running_loop()
         await self._connect()
+        self._opened = True
         self._watching = self._loop.create_task(self._watch())
 
     async def _connect(self) -> None:
@@ -264,6 +273,7 @@ class Session:
         repeatable: bool = True,
     ) -> tuple[ControlT, memoryview]:
         """Ask and wait. What is `repeatable` is asked again, until the deadline, where a retry can help."""
+        self.check_open()
         deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         pause_s = _PAUSE_S
         while True:
@@ -294,8 +304,7 @@ class Session:
     async def wait_until_up(self, deadline: float) -> None:
         """Return once connected; past the deadline raise why that is not so."""
         while not self.is_up:
-            if self._closed:
-                raise ServiceUnavailable("the connection was closed on this side: open a new one with lanner.connect")
+            self.check_open()
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._up_waiters.append(waiter)
             try:

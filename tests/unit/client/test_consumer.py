@@ -69,6 +69,23 @@ async def test_an_extract_is_found_by_its_positions(broker: Any) -> None:
         await message.ack()
 
 
+async def test_ranges_are_taken_in_the_order_they_come_also_from_an_extract(broker: Any) -> None:
+    one_poll(broker, leased(extract(values(6), [1, 2, 4]), (4, 1), (1, 2), base=0))
+    async with lanner.connect(broker.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll()
+        assert [(message.offset, message.value) for message in batch] == [(4, b"4"), (1, b"1"), (2, b"2")]
+        await batch.ack()
+    assert [(item.first_offset, item.count) for item in settled_items(broker)] == [(4, 1), (1, 2)]
+
+
+async def test_an_extract_of_just_what_is_leased_is_taken_as_it_is(broker: Any) -> None:
+    one_poll(broker, leased(extract(values(6), [1, 2, 4]), (1, 2), (4, 1), base=0))
+    async with lanner.connect(broker.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll()
+        assert [(message.offset, message.value) for message in batch] == [(1, b"1"), (2, b"2"), (4, b"4")]
+        await batch.ack()
+
+
 @pytest.mark.parametrize(
     "answer",
     [

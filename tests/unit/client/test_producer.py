@@ -206,6 +206,61 @@ async def test_what_cannot_be_opened_yet_waits_for_the_producer_id(broker: Any) 
         assert (await queue.publish("t", b"x")).offset == 0
 
 
+async def test_waiting_for_the_broker_is_not_a_busy_loop(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.answers[Command.OPEN_PRODUCER] = lambda control, request: None
+    turns = 0
+    pump = lanner.Producer._pump
+
+    def counted(producer: lanner.Producer) -> None:
+        nonlocal turns
+        turns += 1
+        pump(producer)
+
+    monkeypatch.setattr(lanner.Producer, "_pump", counted)
+    async with lanner.connect(broker.address) as queue:
+        publishing = asyncio.ensure_future(queue.publish("t", b"x"))
+        await asyncio.sleep(0.6)
+        assert 1 <= turns <= 6
+        publishing.cancel()
+        await queue.close(flush=False)
+
+
+async def test_a_queue_that_is_not_open_says_so() -> None:
+    queue = lanner.connect("localhost:7400")
+    for use in (
+        lambda: queue.publish("t", b"x"),
+        lambda: queue.publish_many("t", [b"x"]),
+        lambda: queue.admin.ping(),
+    ):
+        with pytest.raises(ServiceUnavailable, match="not connected yet"):
+            await use()
+    with pytest.raises(ServiceUnavailable, match="not connected yet"):
+        queue.consumer("t", "g")
+
+
+async def test_leaving_with_the_broker_away_does_not_hide_what_was_lost(broker: Any) -> None:
+    with pytest.raises(DeadlineExceeded, match="not sent"):
+        async with lanner.connect(broker.address, timeout_ms=300) as queue:
+            producer = queue.producer()
+            await producer.publish("t", b"a")
+            await broker.stop()
+            await broker.until(lambda: not queue.is_connected)
+            await producer.send("t", b"b")
+
+
+async def test_leaving_by_an_error_with_the_broker_away_does_not_wait(broker: Any) -> None:
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(KeyError):
+        async with lanner.connect(broker.address, timeout_ms=20_000) as queue:
+            producer = queue.producer()
+            await producer.publish("t", b"a")
+            await broker.stop()
+            await broker.until(lambda: not queue.is_connected)
+            await producer.send("t", b"b")
+            raise KeyError("mine")
+    assert asyncio.get_running_loop().time() - began < 5
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"codec": "gzip"}, "codec"), ({"linger_ms": -1}, "linger_ms"), ({"batch_messages": 0}, "batch_messages")],

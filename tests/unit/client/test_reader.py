@@ -9,7 +9,14 @@ import pytest
 
 import lanner
 from lanner.batch import encode
-from lanner.errors import OffsetOutOfRange, Overloaded, PartitionNotFound, ServiceUnavailable, ValidationError
+from lanner.errors import (
+    MalformedBatch,
+    OffsetOutOfRange,
+    Overloaded,
+    PartitionNotFound,
+    ServiceUnavailable,
+    ValidationError,
+)
 from lanner.wire.messages import (
     Command,
     CommittedReply,
@@ -125,6 +132,20 @@ async def test_holes_are_counted_once_and_passed(broker: Any) -> None:
         assert [message.offset async for message in reader] == list(range(20, END))
     assert noticed == [lanner.Hole(0, 0, 20)] == list(reader.holes)
     assert reader.missing == 20
+
+
+async def test_a_page_that_arrives_broken_is_fetched_anew(broker: Any) -> None:
+    def broken(control: Fetch, request: Any) -> Any:
+        broker.answers[Command.FETCH] = log
+        fetched, (data,) = log(control, request)
+        return fetched, [data[:-1] + b"\xff"]
+
+    broker.answers[Command.FETCH] = broken
+    async with lanner.connect(broker.address) as queue, queue.reader("t", until_end=True) as reader:
+        with pytest.raises(MalformedBatch):
+            await reader.read_batch()
+        assert [message.offset async for message in reader] == list(range(END))
+        assert reader.missing == 0
 
 
 async def test_a_wait_without_news_gives_nothing_and_loses_nothing(broker: Any) -> None:
