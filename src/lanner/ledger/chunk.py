@@ -20,10 +20,10 @@ CHUNK_ENTRIES: Final = 1 << CHUNK_BITS
 SLOT_MASK: Final = CHUNK_ENTRIES - 1
 
 _VERSION: Final = 1
-_DENSE: Final = 1  # no slot is empty: the slots are not listed
+_DENSE: Final = 1  # from the first slot on none is empty: the slots are not listed
 _ONE_FILE: Final = 2
 _ONE_TERM: Final = 4
-_HEAD: Final = Struct("<BBHH")  # version, flags, entries, parts
+_HEAD: Final = Struct("<BBHHB")  # version, flags, entries, parts, first slot
 _FILE: Final = Struct("<I")
 _TERM: Final = Struct("<Q")
 _PART: Final = Struct("<BII")  # slot, size, length of what follows
@@ -134,24 +134,23 @@ class Chunk:
 
     def encode(self) -> bytes:
         """The row of this chunk; empty slots take no room."""
-        count = len(self.files)
-        if 0 in self.files:
+        first = next(slot for slot, file in enumerate(self.files) if file)
+        if 0 in self.files[first:]:
             slots = self.slots()
-            listed = bytes(slots)
-            files = _pick(self.files, slots)
+            listed, flags, count = bytes(slots), 0, len(slots)
+            files, terms = _pick(self.files, slots), _pick(self.terms, slots)
             offsets, lengths, crcs = _pick(self.offsets, slots), _pick(self.lengths, slots), _pick(self.crcs, slots)
-            terms = _pick(self.terms, slots)
             kinds, wanted = bytes(_choose(self.kinds, slots)), bytes(_choose(self.wanted, slots))
-            flags, count = 0, len(slots)
         else:
-            files, offsets, lengths, crcs, terms = self.files, self.offsets, self.lengths, self.crcs, self.terms
-            kinds, wanted = bytes(self.kinds), bytes(self.wanted)
-            listed, flags = b"", _DENSE
+            listed, flags, count = b"", _DENSE, len(self.files) - first
+            files, terms = self.files[first:], self.terms[first:]
+            offsets, lengths, crcs = self.offsets[first:], self.lengths[first:], self.crcs[first:]
+            kinds, wanted = bytes(self.kinds[first:]), bytes(self.wanted[first:])
         one_file = files.count(files[0]) == count
         one_term = terms.count(terms[0]) == count
         flags |= (_ONE_FILE if one_file else 0) | (_ONE_TERM if one_term else 0)
         pieces = [
-            _HEAD.pack(_VERSION, flags, count, len(self.parts)),
+            _HEAD.pack(_VERSION, flags, count, len(self.parts), first),
             listed,
             _FILE.pack(files[0]) if one_file else files.tobytes(),
             _TERM.pack(terms[0]) if one_term else terms.tobytes(),
@@ -177,19 +176,25 @@ class Chunk:
     def _decode(cls, key: tuple[int, int, int], row: bytes) -> Chunk:
         if len(row) < _HEAD.size:
             raise _damaged(key)
-        version, flags, count, parts = _HEAD.unpack_from(row)
-        if version != _VERSION or not 0 < count <= CHUNK_ENTRIES:
+        version, flags, count, parts, first = _HEAD.unpack_from(row)
+        if version != _VERSION or not 0 < count <= CHUNK_ENTRIES - first:
             raise _damaged(key)
         reader = _RowReader(row, _HEAD.size)
-        listed = range(count) if flags & _DENSE else reader.take(count)
+        listed = b"" if flags & _DENSE else reader.take(count)
         files = array("I", reader.take(4) * count if flags & _ONE_FILE else reader.take(4 * count))
         terms = array("Q", reader.take(8) * count if flags & _ONE_TERM else reader.take(8 * count))
         offsets, lengths, crcs = (array("I", reader.take(4 * count)) for _ in range(3))
         kinds, wanted = bytearray(reader.take(count)), bytearray(reader.take(count))
         chunk = cls(key)
         if flags & _DENSE:
-            chunk.files, chunk.offsets, chunk.lengths, chunk.crcs = files, offsets, lengths, crcs
-            chunk.terms, chunk.kinds, chunk.wanted = terms, kinds, wanted
+            chunk._pad(first)
+            chunk.files += files
+            chunk.offsets += offsets
+            chunk.lengths += lengths
+            chunk.crcs += crcs
+            chunk.terms += terms
+            chunk.kinds += kinds
+            chunk.wanted += wanted
         else:
             chunk._pad(max(listed) + 1)
             for place, slot in enumerate(listed):

@@ -292,7 +292,8 @@ class Ledger:
 
     def locate(self, set_id: int, index: int) -> Location:
         """Where the entry's payload lies, also while its commit is in flight. KeyError when it is gone."""
-        return self.entry(set_id, index).location
+        staged = self._staged(set_id, index)
+        return self._books.log(set_id).locate(index) if staged is None else staged.location
 
     def term(self, set_id: int, index: int) -> int:
         """The entry's term; also that of the compacted index. KeyError when it is gone."""
