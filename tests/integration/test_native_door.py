@@ -200,9 +200,9 @@ async def test_settles_ride_on_the_next_poll_and_are_answered_before_its_wait(br
     polled, _ = await broker.poll()
     [item] = polled.batches
     settles = [SettleItem(0, item.token, 0, 1, SettleKind.ACK), SettleItem(0, item.token, 7, 1, SettleKind.ACK)]
-    poll = broker.link.poll(Poll("workers", "orders", "me", 9, wait_ms=400, settles=settles))
+    poll = broker.link.poll(Poll("workers", "orders", "me", 9, wait_ms=1_500, settles=settles))
     assert poll.settled is not None
-    settled = (await asyncio.wait_for(poll.settled, 0.3)).control
+    settled = (await asyncio.wait_for(poll.settled, 1.2)).control
     assert settled.items[0] == messages.SettledItem(0, 1)
     assert settled.items[1].code == LeaseLost.code
     assert not poll.polled.done()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from lanner import limits
 from lanner.errors import ConnectionLost, LeaseLost, ProtocolError, TopicNotFound
 from lanner.net.connector import ClientLink, open_connection
+from lanner.net.loop import run
 from lanner.wire.connection import Request, ServerConnection
 from lanner.wire.messages import Command, Empty, HelloReply, Metadata, Poll, Polled, Publish, SettleItem
 
@@ -250,8 +252,8 @@ async def test_a_silent_broker_is_pinged_and_kept_while_it_answers() -> None:
                 peer.connection.reply(request, Empty())
             peer.send()
 
-    async with linked(behave, idle_ping_ms=20) as link:
-        await asyncio.sleep(0.2)
+    async with linked(behave, idle_ping_ms=100) as link:
+        await asyncio.sleep(0.5)
         assert pings >= 2
         assert link.is_open
 
@@ -264,3 +266,11 @@ async def test_a_broker_that_stays_silent_although_pinged_is_given_up() -> None:
     async with linked(behave, idle_ping_ms=20) as link:
         with pytest.raises(ConnectionLost, match=r"silent for 0\.04 s"):
             await asyncio.wait_for(link.request(Command.METADATA, Metadata()), 2)
+
+
+SCENARIOS = [test for name, test in list(globals().items()) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__.removeprefix("test_"))
+def test_the_same_holds_on_the_loop_that_brokers_use(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(scenario())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from lanner.errors import ConnectionLost, Overloaded, ProtocolError, ServiceUnav
 from lanner.net.connector import open_connection
 from lanner.net.link import Pause
 from lanner.net.listener import REQUESTS_PER_TURN_MAX, Listener, ServerLink
+from lanner.net.loop import run
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
     Command,
@@ -138,20 +140,32 @@ async def test_a_session_may_refuse_a_client() -> None:
             await open_connection(*served.address)
 
 
-async def test_replies_made_in_one_turn_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+class Counting:
+    """A transport that counts what is written at once."""
+
+    def __init__(self, transport: asyncio.Transport | None) -> None:
+        self._transport = transport
+        self.writes: list[int] = []
+
+    def writelines(self, buffers: list[bytes]) -> None:
+        self.writes.append(len(buffers))
+        assert self._transport is not None
+        self._transport.writelines(buffers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def test_requests_and_replies_made_in_one_turn_leave_in_one_write() -> None:
     async with serving() as served:
         link = await open_connection(*served.address)
-        transport = served.sessions[0].link._transport
-        assert transport is not None
-        writes: list[int] = []
-        plain = type(transport).writelines
-        monkeypatch.setattr(
-            type(transport), "writelines", lambda self, buffers: (writes.append(len(buffers)), plain(self, buffers))
-        )
-        before = served.sessions[0].handed
+        session = served.sessions[0]
+        asking, answering = Counting(link._transport), Counting(session.link._transport)
+        link._transport, session.link._transport = cast(Any, asking), cast(Any, answering)
+        before = session.handed
         await asyncio.gather(*(link.request(Command.PING, Empty()) for _ in range(50)))
-        assert writes == [50, 50]  # the requests of one turn, and their replies
-        assert served.sessions[0].handed == before + 1
+        assert asking.writes == answering.writes == [50]
+        assert session.handed == before + 1
         await link.close()
 
 
@@ -186,13 +200,14 @@ async def test_a_client_that_says_nothing_or_dribbles_is_let_go_at_the_deadline(
                 await asyncio.sleep(0.01)
             assert "no HELLO came within 60 ms" in str(await read_error(reader))
             assert "no HELLO" in str(await read_error(silent))
+        served.listener.hello_deadline_ms = limits.HELLO_DEADLINE_MS
         await still_serves(served)
 
 
 async def test_the_deadline_does_not_touch_those_who_said_hello() -> None:
-    async with serving(hello_deadline_ms=30) as served:
+    async with serving(hello_deadline_ms=150) as served:
         link = await open_connection(*served.address)
-        await asyncio.sleep(0.08)
+        await asyncio.sleep(0.25)
         await link.request(Command.PING, Empty())
         await link.close()
 
@@ -285,7 +300,7 @@ async def test_a_client_that_reads_nothing_is_asked_no_more_and_let_go_after_a_s
 
 
 async def test_a_client_that_reads_slowly_but_reads_is_kept() -> None:
-    async with serving(Flooding, stall_ms=60) as served:
+    async with serving(Flooding, stall_ms=250) as served:
         reader, writer = await asyncio.open_connection(*served.address, limit=4_096)
         writer.write(HELLO)
         await read_frame(reader)
@@ -295,7 +310,7 @@ async def test_a_client_that_reads_slowly_but_reads_is_kept() -> None:
             data = await reader.read(64 * limits.KIB)
             assert data, "the listener hung up on a slow reader"
             got += len(data)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.015)
         writer.close()
         await writer.wait_closed()
 
@@ -405,3 +420,11 @@ async def test_a_client_that_does_not_hang_up_does_not_hold_up_the_close() -> No
         await asyncio.wait_for(served.listener.close(), 4)
         sock.close()
         assert not served.listener.links
+
+
+SCENARIOS = [test for name, test in list(globals().items()) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__.removeprefix("test_"))
+def test_the_same_holds_on_the_loop_that_brokers_use(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(scenario())
