@@ -61,15 +61,17 @@ class Administration(Desk):
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         """Make the topic if it is missing and the broker may make topics by itself."""
         self._admit(identity, "publish", name)
-        if name in self._engine.cluster.topics:
-            await self._node.all_led()  # somebody else may be making it just now
+        topic = self._engine.cluster.topics.get(name)
+        if topic is not None:
+            if not all(replica.leads for _, replica in self._replicas(topic, None)):
+                await self._node.all_led()  # somebody else is making it just now
             return
         if not self.auto_create:
             raise TopicNotFound(f"topic {name!r} does not exist, and this broker makes none by itself", topic=name)
         try:
             await self.create_topic(identity, name, {})
         except TopicExists:
-            return
+            await self._node.all_led()
 
     def topics(self, identity: Identity) -> list[str]:
         self._admit(identity, "describe")

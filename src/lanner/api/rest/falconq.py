@@ -63,7 +63,7 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
         topic=call.topic,
         group=group,
         member=call.door.member,
-        sequence=call.door.next_sequence(),
+        sequence=-1,
         partitions=None if query.partitionID is UNSET else partitions,
         max_messages=query.batch,
         max_bytes=limits.POLL_BYTES_MAX,

@@ -162,7 +162,7 @@ async def _poll(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
         topic=call.topic,
         group=call.group,
         member=call.door.member,
-        sequence=call.door.next_sequence(),
+        sequence=-1,
         partitions=None if isinstance(body.partitions, UnsetType) else body.partitions,
         max_messages=body.max_messages,
         max_bytes=body.max_bytes,

@@ -6,7 +6,6 @@ returns a reply struct (or None for 204); it knows nothing of HTTP.
 
 from __future__ import annotations
 
-import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,14 +31,8 @@ class Door:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        # A poll repeated under the same (member, sequence) would get the same leases again. HTTP clients cannot repeat
-        # one knowingly, so every poll of this door is a new one, also across restarts.
-        self.member = f"rest-{secrets.token_hex(8)}"
-        self._sequences = itertools.count(1)
+        self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}
-
-    def next_sequence(self) -> int:
-        return next(self._sequences)
 
     def count(self, operation: str, status: int) -> None:
         key = (operation, status)

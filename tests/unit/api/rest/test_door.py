@@ -38,6 +38,26 @@ async def test_a_connection_serves_one_request_after_the_other(address):
     writer.close()
 
 
+async def test_a_head_request_is_answered_without_a_body(address):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"HEAD /healthz HTTP/1.1\r\nhost: broker\r\n\r\n" * 2 + b"GET /healthz HTTP/1.1\r\n\r\n")
+    for _ in range(2):
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert head.startswith(b"HTTP/1.1 200 OK")
+    assert (await answer(reader))[2] == {"status": "ok"}
+    writer.close()
+
+
+async def test_a_client_that_asks_whether_to_go_on_is_told(address):
+    reader, writer = await asyncio.open_connection(*address)
+    body = b'{"message": "hi"}'
+    writer.write(PUBLISH + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body))
+    assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 100 ")
+    writer.write(body)
+    assert (await answer(reader))[0] == 200
+    writer.close()
+
+
 async def test_pipelined_requests_are_answered_in_order(address):
     reader, writer = await asyncio.open_connection(*address)
     body = b'{"message": "hi"}'
