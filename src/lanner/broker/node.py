@@ -298,14 +298,20 @@ class Node:
         ledger, files = self.engine.ledger, self.directory.files
         while (file_id := ledger.rewrite_candidate()) is not None and not self.failed.done():
             rewrite = ledger.plan_rewrite(file_id)
-            while not rewrite.done:
-                started = time.perf_counter()
-                read = await self._loop.run_in_executor(self._readers, rewrite.read, files)
-                rewrite.choose(ledger)
-                written = await self._loop.run_in_executor(self._readers, rewrite.write, files, self.engine.transform)
-                pause = (read + written) / self.settings.rewrite_bytes_per_second - (time.perf_counter() - started)
-                if pause > 0:
-                    await asyncio.sleep(pause)
+            try:
+                while not rewrite.done:
+                    started = time.perf_counter()
+                    read = await self._loop.run_in_executor(self._readers, rewrite.read, files)
+                    rewrite.choose(ledger)
+                    written = await self._loop.run_in_executor(
+                        self._readers, rewrite.write, files, self.engine.transform
+                    )
+                    pause = (read + written) / self.settings.rewrite_bytes_per_second - (time.perf_counter() - started)
+                    if pause > 0:
+                        await asyncio.sleep(pause)
+            except StorageFull:
+                ledger.rewritten(rewrite)  # given up: what was copied counts, and another may begin when there is room
+                raise
             ledger.rewritten(rewrite)
             await self._save()
 
