@@ -335,10 +335,13 @@ class Producer:
                 self._opening = self._start(self._open_identity())
             if len(taken.parcels) < room and not held.needs_identity:
                 due_ms = held.next_due_ms(moment_ms)
-        elif not self._session.is_up:
-            self._report(held.expire(moment_ms))
-        if held.parcels:
-            delay_s = _TICK_S if due_ms is None else min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
+        else:
+            if not self._session.is_up:
+                self._report(held.expire(moment_ms))
+            if held.parcels:
+                due_ms = moment_ms + _TICK_S * 1000
+        if due_ms is not None:
+            delay_s = min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
             self._timer = self._loop.call_later(delay_s, self._pump)
 
     def _hand_over(self, parcel: Parcel, moment_ms: float) -> None:

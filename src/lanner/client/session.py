@@ -113,6 +113,7 @@ class Session:
         self._watching: asyncio.Task[None] | None = None
         self._up_waiters: list[asyncio.Future[None]] = []
         self._last_failure: LannerError | None = None
+        self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
         self._opened = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
@@ -140,7 +141,7 @@ class Session:
         link = self._link
         if link is None or not link.is_open or not link.is_writable:
             return 0
-        return min(limits.CONNECTION_INFLIGHT_MAX, link.hello_reply.inflight_max) - link.unanswered
+        return self._inflight_max - link.unanswered
 
     async def open(self) -> None:
         """Connect, or say why that is not possible. Each address is tried once."""
@@ -168,6 +169,7 @@ class Session:
             except LannerError as error:
                 failure = error
             else:
+                self._inflight_max = min(limits.CONNECTION_INFLIGHT_MAX, self._link.hello_reply.inflight_max)
                 self._notify_up()
                 return
         self._last_failure = failure
