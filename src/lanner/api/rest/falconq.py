@@ -30,7 +30,7 @@ from lanner.api.rest.operations import Call
 from lanner.api.rest.publishing import dedup_ids, idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
-from lanner.broker.calls import NewMessage, TopicResult
+from lanner.broker.calls import NewMessage, OffsetsResult
 from lanner.errors import GroupNotFound, PartitionNotFound
 from lanner.model import PRIORITY_HIGH, PRIORITY_LOW, Message, check_name, parse_priority, priority_name
 
@@ -56,8 +56,8 @@ async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
 async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
     query = call.query
     group = group_of(query.consumerID)
-    known = call.service.topic(call.identity, call.topic)
-    partitions = _chosen(known, query.partitionID)
+    _, known = await call.service.offsets(call.identity, call.topic)
+    partitions = _chosen(call.topic, known, query.partitionID)
     delivered = await call.service.poll_messages(
         call.identity,
         topic=call.topic,
@@ -87,11 +87,13 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
 
 async def peek(call: Call[NoBody, PeekQuery]) -> PeekReply:
     query = call.query
-    known = call.service.topic(call.identity, call.topic)
-    partitions = _chosen(known, query.partitionID)
+    _, known = await call.service.offsets(call.identity, call.topic)
+    partitions = _chosen(call.topic, known, query.partitionID)
     partition = None if isinstance(query.partitionID, UnsetType) else query.partitionID
     messages = await call.service.peek(call.identity, call.topic, partition, query.offset, query.batch)
-    starts = {state.id: max(query.offset, state.first_offset) for state in known.partitions if state.id in partitions}
+    starts = {
+        state.partition: max(query.offset, state.first_offset) for state in known if state.partition in partitions
+    }
     return PeekReply(
         topic=call.topic,
         partitionID=query.partitionID,
@@ -161,20 +163,22 @@ def first_not_shown(starts: Mapping[int, int], messages: Iterable[Message]) -> i
     return min(lowest)
 
 
-def _chosen(known: TopicResult, partition_id: int | UnsetType) -> Sequence[int]:
-    ids = [state.id for state in known.partitions]
+def _chosen(topic: str, known: Sequence[OffsetsResult], partition_id: int | UnsetType) -> Sequence[int]:
+    ids = [state.partition for state in known]
     if isinstance(partition_id, UnsetType):
         return ids
     if partition_id not in ids:
         raise PartitionNotFound(
-            f"topic {known.name} has no partition {partition_id}: it has {len(ids)}, counted from 0",
+            f"topic {topic} has no partition {partition_id}: it has {len(ids)}, counted from 0",
             field="partitionID",
         )
     return [partition_id]
 
 
-def _floor(call: Call[NoBody, ConsumeQuery], group: str, known: TopicResult, partitions: Sequence[int]) -> int:
-    floors = {state.id: state.first_offset for state in known.partitions}
+def _floor(
+    call: Call[NoBody, ConsumeQuery], group: str, known: Sequence[OffsetsResult], partitions: Sequence[int]
+) -> int:
+    floors = {state.partition: state.first_offset for state in known}
     try:
         for state in call.service.group(call.identity, call.topic, group).partitions:
             floors[state.partition] = state.offset

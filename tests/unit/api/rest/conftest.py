@@ -127,7 +127,10 @@ class FakeService:
 
     async def offsets(self, identity: Identity, topic: str, time_ms: int = -1) -> tuple[int, list[OffsetsResult]]:
         self._asked("offsets", time_ms)
-        return 1, [OffsetsResult(0, 2, 10, 5 if time_ms >= 0 else -1)]
+        if topic not in self.known:
+            raise TopicNotFound(topic=topic)
+        at_time = 5 if time_ms >= 0 else -1
+        return 1, [OffsetsResult(number, 0, 10, at_time) for number in range(self.known[topic])]
 
     def groups(self, identity: Identity, topic: str) -> list[str]:
         self._asked("groups", topic)
