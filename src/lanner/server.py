@@ -35,6 +35,7 @@ class Server:
         self.node = Node(settings)
         self.service: Service
         self._doors: list[Door] = []
+        self._stopped = False
 
     async def start(self) -> None:
         """Recover, lead every partition, then open the doors."""
@@ -71,7 +72,10 @@ class Server:
         return bound
 
     async def stop(self) -> None:
-        """Drain: refuse new work, answer what is in flight, save, close."""
+        """Drain: refuse new work, answer what is in flight, save, close. A second call does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
         self.service.drain()
         await asyncio.gather(*(door.stop(self.settings.drain_ms) for door in self._doors), return_exceptions=True)
         await self.node.stop()

@@ -223,3 +223,16 @@ def test_a_ledger_commits_saves_rewrites_and_recovers_on_every_storage(files: Fi
     assert read_entries(files, [again.locate(1, index) for index in wanted]) == [payloads[index] for index in wanted]
     assert again.rows(1).get(b"applied") == b"400"
     assert sum(size for _, size in files.list()) <= 1.5 * again.live_bytes + 6 * segment_bytes
+
+
+def test_data_behind_an_offset_is_found_and_nothing_else_is_looked_for(files: Files) -> None:
+    files.create(1, 4 << 20, b"header")
+    files.write(1, 2 << 20, [b"x" * 100])
+    files.sync(1)
+    found = files.next_data(1, 100_000)
+    assert found is not None and found <= 2 << 20
+    found = files.next_data(1, 2 << 20)
+    assert found == 2 << 20
+    files.read(1, 3 << 20, 1 << 20)  # looking at what is reserved does not make it data
+    behind = files.next_data(1, (3 << 20) + 1)
+    assert behind is None or files.read(1, behind, 1 << 20).strip(b"\x00") == b""

@@ -256,7 +256,8 @@ class RecordReader:
     def data_end(self, offset: int) -> int:
         """The end of the last byte at or behind the offset that is not zero; the offset itself when all are."""
         end = offset
-        while offset < self.size:
+        while (found := self._files.next_data(self.file_id, offset)) is not None and found < self.size:
+            offset = max(offset, found)
             block = self._files.read(self.file_id, offset, self._window_bytes)
             if not block:
                 break

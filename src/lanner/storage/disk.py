@@ -44,6 +44,9 @@ class _Handle:
         os.close(self.descriptor)
 
 
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+
+
 class DiskFiles:
     """Numbered files in one directory."""
 
@@ -109,6 +112,18 @@ class DiskFiles:
                 pieces.append(data)
             return b"".join(pieces)
         except OSError as error:
+            raise self._translated(error, f"reading {self._path(file_id).name}") from error
+
+    def next_data(self, file_id: int, offset: int) -> int | None:
+        # What was reserved and never written is no data: a start need not read a hundred megabytes of zeros. Pages
+        # that reading ahead brought in would count as data, so they are let go first.
+        descriptor = self._open(file_id).descriptor
+        try:
+            os.posix_fadvise(descriptor, offset - offset % _PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
+            return os.lseek(descriptor, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
             raise self._translated(error, f"reading {self._path(file_id).name}") from error
 
     def truncate(self, file_id: int, size: int) -> None:

@@ -43,6 +43,9 @@ class MemoryFiles:
         length = max(0, min(length, self._sizes[file_id] - offset))
         return bytes(content[offset : offset + length]).ljust(length, b"\x00")
 
+    def next_data(self, file_id: int, offset: int) -> int | None:
+        return offset if offset < len(self._content(file_id)) else None
+
     def truncate(self, file_id: int, size: int) -> None:
         del self._content(file_id)[size:]
         self._sizes[file_id] = size

@@ -34,7 +34,7 @@ def _fail_sync_after(count: str) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(descriptor)
 
-    os.fdatasync = fdatasync
+    os.fdatasync = fdatasync  # type: ignore[assignment]
 
 
 PLANTS: dict[str, Callable[[str], None]] = {"skip_sync": _skip_sync, "fail_sync_after": _fail_sync_after}

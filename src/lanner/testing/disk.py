@@ -302,6 +302,9 @@ class SimFiles:
             raise self._disk._lose_power("read")
         return self._file(file_id).seen.read(offset, length)
 
+    def next_data(self, file_id: int, offset: int) -> int | None:
+        return offset if offset < len(self._file(file_id).seen.data) else None
+
     def truncate(self, file_id: int, size: int) -> None:
         power_goes = self._disk._begin("truncate")
         file = self._file(file_id)
