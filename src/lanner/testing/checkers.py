@@ -28,6 +28,8 @@ from lanner.testing.history import (
 )
 from lanner.testing.queue_model import QueueModel, Violation
 
+_BYTES_MARGIN: Final = 0.8
+
 RULES: Final = (
     "lost write",
     "unexpected message",
@@ -100,17 +102,20 @@ def _points(events: Iterable[Event]) -> list[tuple[float, bool, Event]]:
 def _follow_groups(history: History, partition: int, events: list[Event]) -> dict[str, QueueModel]:
     groups = {event.group for event in events if isinstance(event, Polled)}
     rules = history.rules_of(partition)
-    models = {group: QueueModel(group, partition, rules) for group in sorted(groups)}
+    delays_ms = sorted(event.deliver_at_ms for event in events if isinstance(event, Published) and event.deliver_at_ms)
+    sent = {value: event for event in events if isinstance(event, Published) for value in event.values}
+    models = {group: QueueModel(group, partition, rules, sent, delays_ms) for group in sorted(groups)}
+    unheard = {event.values for event in events if isinstance(event, Published) and event.fate is Fate.UNKNOWN}
     streams: dict[str, QueueModel] = {}  # groups that only commit: no more than floors to follow
     for now, is_return, event in _points(events):
         if isinstance(event, Published):
             if is_return and event.fate is Fate.OK:
                 for model in models.values():
-                    model.published(event, now)
+                    model.published(event, now, repeated=event.values in unheard)
         elif isinstance(event, Crashed):
             if not is_return:
                 for model in models.values():
-                    model.crashed()
+                    model.crashed(now)
         elif isinstance(event, Polled | Settled | Administered | DeadSeen | FloorSeen):
             known = models.get(event.group) or streams.get(event.group)
             if known is None:
@@ -253,4 +258,5 @@ class _Retention:
         aged_from_ms = max(event.append_ms, event.deliver_at_ms)
         if rules.retention_ms and aged_from_ms + rules.retention_ms <= machine_ms:
             return True
-        return 0 < rules.retention_bytes < self._bytes_behind[event.base_offset]
+        # What lies behind a delayed batch in its lane stays longer than its age says, and takes room from the others.
+        return 0 < rules.retention_bytes * _BYTES_MARGIN < self._bytes_behind[event.base_offset]

@@ -8,7 +8,8 @@ model is reported as a violation of a named rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -37,6 +38,7 @@ class State(Enum):
 
 
 _OPEN = frozenset({State.FRESH, State.LEASED, State.WAITING})
+_LOOKED_BACK = 20
 _LONG_AGO = -1  # the token of a lease that nobody heard of
 
 
@@ -48,6 +50,7 @@ class Entry:
     lane: int
     since: float  # when it came to be in this state, at the latest
     state: State = State.FRESH
+    deliver_at_ms: int = 0
     ready_ms: int = 0  # not deliverable before
     expires_ms: int = 0
     gone_ms: int = 0  # from here on retention may have taken it, as long as no delivery holds it; 0: never
@@ -79,34 +82,56 @@ class QueueModel:
     group: str
     partition: int
     rules: Rules
+    publishes: Mapping[str, Published] = field(default_factory=dict)  # by value, whatever became of them
+    delays_ms: Sequence[int] = ()  # when batches of the partition enter their lanes, in order
     entries: dict[int, Entry] = field(default_factory=dict)
     violations: list[Violation] = field(default_factory=list)
     first_seen: float | None = None
+    _decided: list[tuple[float, float, int]] = field(default_factory=list)  # polls: returned, called, decided_ms
+    _delayed: float = -1.0  # when a delayed batch was last heard of, or may have come without being heard of
     _open: dict[int, dict[int, Entry]] = field(default_factory=dict)  # lane → offset → entry
     _tokens: set[int] = field(default_factory=set)
     _last_fresh: dict[int, int] = field(default_factory=dict)  # lane → offset
     _floors: dict[int, int] = field(default_factory=dict)
+    _unheard: list[Administered] = field(default_factory=list)  # redrives and discards whose outcome is not known
     _hidden: int = 0  # polls and seeks whose outcome is not known
+    _skipping: bool = False  # a seek, or a poll that settles by itself and was not heard of, may have passed over some
 
     # ------------------------------------------------------------------ publishes
 
-    def published(self, event: Published, returned: float) -> None:
-        """An acknowledged batch: from here on its messages must be deliverable."""
+    def published(self, event: Published, returned: float, *, repeated: bool = False) -> None:
+        """An acknowledged batch: from here on its messages must be deliverable. A repeated one was perhaps stored, and
+        seen by polls and seeks that nobody heard of, when it was first sent."""
+        if event.deliver_at_ms:
+            self._delayed = returned
         if event.base_offset < 0:
             return
         for offset in range(event.base_offset, event.base_offset + len(event.values)):
             if offset not in self.entries:
                 self._add(event, offset, returned)
+                if repeated:
+                    entry = self.entries[offset]
+                    self._move(entry, State.UNSURE, returned)
+                    if self._skipping:
+                        entry.maybe_done = entry.ever_done = True
 
-    def _add(self, event: Published, offset: int, since: float) -> Entry:
-        entry = Entry(offset, event.priority, since, ready_ms=event.deliver_at_ms, expires_ms=event.expires_at_ms)
+    def _add(self, event: Published, offset: int, since: float) -> None:
+        entry = self._describe(event, offset, since)
+        if self.first_seen is None and self.rules.retention != "none":
+            entry.maybe_done = True  # it may be gone before the group comes into being
+            entry.state = State.UNSURE
+        else:
+            self._move(entry, State.UNSURE if self._hidden else State.FRESH, since)
+
+    def _describe(self, event: Published, offset: int, since: float) -> Entry:
+        entry = self.entries[offset] = Entry(offset, event.priority, since, State.UNSURE)
+        entry.expires_ms = event.expires_at_ms
         entry.delayed = event.deliver_at_ms > 0
-        if self.rules.retention_bytes:
-            entry.gone_ms = 1  # whenever others have filled the room
+        entry.ready_ms = entry.deliver_at_ms = event.deliver_at_ms
+        if self.rules.retention_bytes or not event.append_ms:
+            entry.gone_ms = self.rules.retention_bytes + self.rules.retention_ms and 1  # at any time
         elif self.rules.retention_ms:
             entry.gone_ms = max(event.append_ms, event.deliver_at_ms) + self.rules.retention_ms
-        self.entries[offset] = entry
-        self._move(entry, State.UNSURE if self._hidden else State.FRESH, since)
         return entry
 
     def _move(self, entry: Entry, state: State, since: float) -> None:
@@ -134,13 +159,18 @@ class QueueModel:
         if event.fate is Fate.UNKNOWN:
             self._forget_certainty(now)
             if event.auto_ack:
+                self._skipping = True
                 for entry in self.entries.values():
                     entry.maybe_done = entry.ever_done = True
             self._hidden += 1
 
-    def crashed(self) -> None:
+    def crashed(self, now: float) -> None:
         """Whatever was hidden has happened, or never will."""
         self._hidden = 0
+        self._delayed = now
+        for event in self._unheard:
+            self._maybe_revived(event, now)
+        self._unheard.clear()
 
     def polled(self, event: Polled, returned: float) -> None:
         if self.first_seen is None:
@@ -148,6 +178,7 @@ class QueueModel:
         repeated = event.repeated or (event.token in self._tokens and not event.auto_ack)
         if not repeated:
             self._check_order(event)
+            self._decided.append((returned, event.called, event.decided_ms))
         for message in event.messages:
             self._handed(event, message, returned)
         if event.messages and not event.auto_ack:
@@ -156,8 +187,11 @@ class QueueModel:
     def _handed(self, event: Polled, message: Handed, returned: float) -> None:
         entry = self.entries.get(message.offset)
         if entry is None:  # its publish has not been answered, or never will be
-            entry = Entry(message.offset, message.priority, event.called, State.UNSURE, delayed=True)
-            self.entries[message.offset] = entry
+            sent = self.publishes.get(message.value)
+            if sent is None:
+                return  # nobody sent it: reported elsewhere
+            entry = self._describe(sent, message.offset, event.called)
+            entry.delayed = True  # perhaps: it is not known when it came
         if entry.token != event.token or event.auto_ack:
             self._check_handed(event, message, entry)
             entry.pending = 0  # a settle of an older lease can do nothing any more
@@ -181,15 +215,15 @@ class QueueModel:
             )
         if message.attempt < entry.attempt or (message.attempt == entry.attempt and not entry.released):
             self._report("delivery count went back", f"{shown}; attempt {entry.attempt} had been handed out before")
-        if message.attempt > self.rules.max_deliveries:
+        if message.attempt > self.rules.max_deliveries and entry.token != _LONG_AGO:
             self._report("delivered too often", f"{shown}; {self.rules.max_deliveries} deliveries are the limit")
-        if now_ms and entry.delayed and entry.attempt == 0 and entry.ready_ms > now_ms:
-            self._report("early delivery", f"{shown} at {now_ms}, before {entry.ready_ms}")
+        if 0 < now_ms < entry.deliver_at_ms:
+            self._report("early delivery", f"{shown} at {now_ms}, before {entry.deliver_at_ms}")
         if now_ms and 0 < entry.expires_ms <= now_ms and not event.repeated:
             self._report("late delivery", f"{shown} at {now_ms}, expired at {entry.expires_ms}")
         if entry.state is State.WAITING and now_ms and entry.ready_ms > now_ms:
             self._report("early retry", f"{shown} at {now_ms}, before {entry.ready_ms}")
-        if entry.token == 0 and message.attempt == 1 and not entry.delayed:
+        if entry.token == 0 and message.attempt == 1 and not entry.delayed and not event.repeated:
             last = self._last_fresh.get(message.priority, -1)
             if message.offset < last:
                 self._report("lane out of order", f"{shown} after offset {last} of the same lane")
@@ -216,8 +250,14 @@ class QueueModel:
 
     def _check_withheld(self, event: Polled) -> None:
         # A delayed batch enters its lane with the decision that finds it due; that decision serves nothing below it.
-        entering = [entry.lane for entry in self._certain(event, range(10)) if entry.delayed and entry.attempt == 0]
-        for entry in self._certain(event, range(max(entering, default=-1) + 1, 10)):
+        before = self._decided[: bisect_left(self._decided, (event.called, 0.0, 0))][-_LOOKED_BACK:]
+        looked = max((called for _, called, _ in before), default=-1.0)
+        looked_ms = max((decided_ms for _, _, decided_ms in before), default=0)
+        if looked <= self._delayed or bisect_right(self.delays_ms, looked_ms) < bisect_right(
+            self.delays_ms, event.decided_ms
+        ):
+            return
+        for entry in self._certain(event, range(10)):
             self._report(
                 "message withheld",
                 f"{self.group!r} polled in vain at {event.decided_ms} while offset {entry.offset} of lane "
@@ -240,7 +280,8 @@ class QueueModel:
             entry = self.entries.get(offset)
             if entry is not None and entry.token == event.token:
                 entry.pending += 1
-                entry.maybe_done = entry.maybe_done or event.action in ("ack", "reject")
+                if event.fate is Fate.UNKNOWN and event.action in ("ack", "reject"):
+                    entry.maybe_done = True
                 entry.released = entry.released or event.action == "release"
 
     def settled(self, event: Settled, returned: float) -> None:
@@ -250,11 +291,10 @@ class QueueModel:
                 continue
             if entry.token == event.token:
                 entry.pending = max(0, entry.pending - 1)
-                if event.fate is Fate.FAILED and entry.state is not State.DONE:
-                    entry.maybe_done = entry.pending > 0 and entry.maybe_done
             if event.fate is Fate.OK:
                 self._check_settled(event, entry)
-                self._take_effect(event, entry, returned)
+                if entry.token == event.token:  # else it was handed out again before the answer came
+                    self._take_effect(event, entry, returned)
 
     def _check_settled(self, event: Settled, entry: Entry) -> None:
         shown = f"{self.group!r} settled offset {entry.offset} ({event.action}, token {event.token})"
@@ -286,6 +326,8 @@ class QueueModel:
     def administer_called(self, event: Administered, now: float) -> None:
         if event.action in ("redrive", "discard"):
             self._maybe_revived(event, now)
+            if event.fate is Fate.UNKNOWN:
+                self._unheard.append(event)
             return
         self._forget_certainty(now)
         self._hidden += 1
@@ -293,6 +335,7 @@ class QueueModel:
 
     def administered(self, event: Administered, returned: float) -> None:
         if event.action in ("redrive", "discard"):
+            self._maybe_revived(event, returned)
             return
         self._hidden = max(0, self._hidden - 1)
         if event.fate is Fate.OK:
@@ -313,11 +356,13 @@ class QueueModel:
 
     def _begin_again(self, offset: int, since: float, *, certain: bool) -> None:
         """A seek: what lies before the offset is done with, what lies behind it may come again, or be gone."""
+        self._skipping = True
         self._floors.clear()
         self._last_fresh.clear()
         for entry in self.entries.values():
             self._move(entry, State.UNSURE, since)
             entry.attempt = entry.pending = 0
+            entry.token = _LONG_AGO
             entry.maybe_done = not certain or entry.offset < offset
             entry.ever_done = True
 
@@ -351,6 +396,8 @@ class QueueModel:
             entry = self.entries.get(offset)
             if entry is None or entry.maybe_done or offset in dead:
                 continue
+            if entry.gone_ms and entry.gone_ms <= machine_ms:
+                continue  # held for another group only
             if not 0 < entry.expires_ms <= machine_ms:
                 self._report(
                     "message vanished",

@@ -24,6 +24,7 @@ from lanner.cluster import Cluster
 from lanner.errors import LannerError, StorageFull, TopicNotFound
 from lanner.ledger import Commit, FileMissing, Ledger, perform, perform_preparation, read_entry
 from lanner.ledger.records import position_at
+from lanner.ledger.rows import JOURNAL_KEY, decode_journal
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Partition
 from lanner.partition.records import DECISION_KIND, decode_decision
@@ -61,6 +62,7 @@ class Witness:
     def __init__(self) -> None:
         self.facts: Counter[str] = Counter()
         self.machines: dict[int, Cluster | Partition] = {}
+        self.decided_ms: dict[int, int] = {}  # set → the time of its latest decision
         self._applied: dict[int, list[int]] = {}  # set → a checksum for each index, from 1 on
 
     def watch(self, replica: Replica) -> None:
@@ -94,7 +96,9 @@ class Witness:
             self.machines[set_id] = machine
         machine.apply(entry.index, payload)
         if payload and set_id != CLUSTER_SET and payload[0] == DECISION_KIND:
-            self.facts.update(type(fact).__name__ for fact in decode_decision(payload).facts)
+            decision = decode_decision(payload)
+            self.decided_ms[set_id] = decision.now_ms
+            self.facts.update(type(fact).__name__ for fact in decision.facts)
 
     def compare(self, replica: Replica) -> None:
         """After a restart: nothing is missing, and the state is the same, byte for byte."""
@@ -102,7 +106,9 @@ class Witness:
         last = len(self._applied.get(set_id, []))
         if replica.node.applied_index < last:
             raise Broken(
-                "committed entry lost", set_id, f"{last} entries had been applied, {replica.node.applied_index} are left"
+                "committed entry lost",
+                set_id,
+                f"{last} entries had been applied, {replica.node.applied_index} are left",
             )
         witness = self.machines.get(set_id)
         machine: Any = replica.machine
@@ -111,7 +117,9 @@ class Witness:
         if witness.all_rows() != machine.all_rows():
             theirs, ours = machine.all_rows(), witness.all_rows()
             wrong = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-            raise Broken("state differs after a restart", set_id, f"{len(wrong)} rows differ, the first is {wrong[0]!r}")
+            raise Broken(
+                "state differs after a restart", set_id, f"{len(wrong)} rows differ, the first is {wrong[0]!r}"
+            )
 
 
 class SimBroker:
@@ -128,6 +136,7 @@ class SimBroker:
         self._commit: Commit | None = None
         self._performed = False
         self._work: dict[str, Work] = {}
+        self._saving = False
 
     # ------------------------------------------------------------------ start
 
@@ -137,11 +146,8 @@ class SimBroker:
             self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=SEGMENT_BYTES
         )
         self.counts["torn_tails"] += ledger.recovery.torn_bytes_cut > 0
-        self.engine = Engine(
-            ledger, self.disk.files, rng=self.rng, now_ms=self.clock.now_ms, cache_bytes=_CACHE_BYTES
-        )
-        self._commit = None
-        self._work = {}
+        self.engine = Engine(ledger, self.disk.files, rng=self.rng, now_ms=self.clock.now_ms, cache_bytes=_CACHE_BYTES)
+        self._forget()
         self.commits = []
         self._open(CLUSTER_SET)
         self._run_until(lambda: self.engine.replica(CLUSTER_SET).leads)
@@ -207,8 +213,6 @@ class SimBroker:
         """Go on with, or begin, some background work: save, rewrite or prepare."""
         work = self._work.get(name)
         if work is None:
-            if name == "rewrite" and "save" in self._work:
-                return False
             work = self._work[name] = _BEGIN[name](self)
         try:
             next(work)
@@ -224,6 +228,13 @@ class SimBroker:
                 pass
 
     def _save(self) -> Work:
+        if self._saving:  # one at a time
+            return
+        self._saving = True
+        yield from self._save_all()
+        self._saving = False
+
+    def _save_all(self) -> Work:
         engine = self.engine
         more = True
         while more:
@@ -258,8 +269,6 @@ class SimBroker:
             ledger.rewritten(rewrite)
             self.counts["rewritten_segments"] += len(rewrite.sources)
             yield
-            if "save" in self._work:
-                return
             yield from self._save()
 
     def _prepare(self) -> Work:
@@ -277,24 +286,28 @@ class SimBroker:
         """Lose memory, and of the disk what was not synced."""
         self.counts["crashes"] += 1
         self.disk.crash(self.rng)
-        self._commit = None
-        self._work = {}
+        self._forget()
 
     def kill(self) -> None:
         """End the process: what was written stays written, synced or not."""
         self.counts["kills"] += 1
         self.disk.kill()
+        self._forget()
+
+    def _forget(self) -> None:
         self._commit = None
         self._work = {}
+        self._saving = False
 
     def write_without_sync(self) -> None:
         """Let a commit that was begun reach the disk's cache and no further, so that a crash may tear it."""
         if self._commit is not None and not self._performed and self._commit.create is None:
             self.disk.files.write(self._commit.file, self._commit.offset, self._commit.buffers)
 
-    def replayed_records(self) -> list[tuple[int, int, int]]:
-        """Durable records that a restart must replay and whose loss a later record would betray."""
-        saved = self.engine.ledger.saved_position
+    def proven_records(self) -> list[tuple[int, int, int]]:
+        """Durable records that a restart must replay, and whose loss a later record would betray."""
+        row = self.disk.table.get(JOURNAL_KEY)
+        saved = 0 if row is None else decode_journal(row).position
         return [record for record in self.commits[:-1] if position_at(record[0], record[1]) >= saved]
 
     # ------------------------------------------------------------------ reading

@@ -214,7 +214,6 @@ class Simulation:
     def _restart(self, power: bool = True) -> None:
         """Start again from the disk, as often as the power goes again meanwhile."""
         broker = self.broker
-        records = broker.replayed_records()
         while True:
             self.traffic.crashed()
             broker.disk.write_room_bytes = None
@@ -223,13 +222,13 @@ class Simulation:
                 broker.crash()
             else:
                 broker.kill()
-            self._check_refusal(records)
+            self._check_refusal(broker.proven_records())
             if self.rng.random() < 0.1:
                 broker.disk.crash_in(self.rng.randint(1, 60))
             try:
                 broker.start()
             except PowerLost:
-                power, records = True, []
+                power = True
                 continue
             broker.disk.crash_in(None)
             self.events += 1

@@ -310,9 +310,10 @@ class Traffic:
             consumer.held += held
 
     def _decided_ms(self, set_id: int, index: int) -> int:
-        """The time of a decision: the machine's own, or, when none was written, the latest it can have been."""
-        machine_ms = self.partition(set_id).machine_ms
-        return machine_ms if index else max(machine_ms, self.clock.now_ms())
+        """The time of a decision: the one in its record, or, when none was written, now."""
+        if index:
+            return self.broker.witness.decided_ms[set_id]
+        return max(self.partition(set_id).machine_ms, self.clock.now_ms())
 
     def settle(self, consumer: Consumer, action: str | None = None) -> None:
         rng = self.rng
@@ -337,9 +338,7 @@ class Traffic:
         item = (held.token, held.first_offset, held.count, _ACTIONS[action], delay_ms, reason)
         request = Release(consumer.group, [item]) if action == "release" else Settle(consumer.group, [item])
         offsets = tuple(range(held.first_offset, held.first_offset + held.count))
-        event = Settled(
-            self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, held.token, offsets, action
-        )
+        event = Settled(self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, held.token, offsets, action)
         operation = self._begin(event)
 
         def answered(answer: Any, index: int) -> None:
@@ -356,9 +355,7 @@ class Traffic:
             else:  # some of it: which, the answer does not say
                 fate, returned = Fate.UNKNOWN, None
             self.counts[f"{action}_{fate}"] += 1
-            self._end(
-                operation, replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms)
-            )
+            self._end(operation, replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms))
 
         self.broker.engine.ask(consumer.set_id, request, answered)
         consumer.late.append(held)
@@ -415,9 +412,7 @@ class Traffic:
         at = self.now()
         for letter in self.partition(set_id).dead_letters(group, 0, limit):
             value = name_of(self.broker.read(set_id, letter.ref)[letter.offset])
-            self.history.add(
-                DeadSeen(at, at, group, set_id, letter.offset, letter.attempts, letter.reason, value)
-            )
+            self.history.add(DeadSeen(at, at, group, set_id, letter.offset, letter.attempts, letter.reason, value))
             found.append(Stored(letter.offset, value, letter.lane))
         return found
 
