@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import lanner
+from lanner.testing.checkers import judge
+from lanner.testing.history import Ended, Fate, Published, Stored
 from lanner.testing.process import BrokerProcess
-from lanner.testing.workload import Stored, Workload, broken_promises, read_everything
+from lanner.testing.workload import Workload, order_broken
 
 PARTITIONS = 3
 SHORT_LOOPS = 10
@@ -35,40 +37,41 @@ async def test_kill_nine_in_the_middle_of_everything_breaks_no_promise(
     loops = int(request.config.getoption("--chaos-loops")) if chaos else SHORT_LOOPS
     rng = random.Random(7)
     broker = BrokerProcess(tmp_path / "data", settings=SETTINGS).start()
+    workload = Workload(broker.native, "orders", partitions=PARTITIONS)
     try:
-        async with lanner.connect(broker.native) as queue:
-            await queue.admin.create_topic("orders", partitions=PARTITIONS, lease_ms=1_000, max_deliveries=1_000)
-        workload = Workload(broker.native, "orders", partitions=PARTITIONS)
+        await workload.make_topic()
         workload.start()
         for _ in range(loops):
             await asyncio.sleep(0.15 + 0.25 * rng.random())
             await asyncio.to_thread(broker.kill)
+            workload.crashed()
             await asyncio.to_thread(broker.start)
         await asyncio.sleep(0.3)
         await workload.stop_publishing()
         await drained(broker, workload)
         await workload.stop_consuming()
-        found = await read_everything(broker.native, "orders")
+        broken = await workload.broken_promises(drained=True)
     finally:
+        workload.cancel()
         broker.kill()
-    record = workload.record
-    print(
-        f"{loops} kills: {len(record.acknowledged)} acknowledged, {len(record.unknown)} unknown, "
-        f"{len(record.handed)} handed out, {len(record.settled)} settled, failures {dict(record.failures)}"
-    )
-    assert broken_promises(record, found) == []
-    assert {(one.partition, one.offset) for one in found} == {(one.partition, one.offset) for one in record.handed}
-    assert len(record.acknowledged) > 50 * loops
+    print(f"{loops} kills: {workload.acknowledged} messages acknowledged, failures {dict(workload.failures)}")
+    assert broken == []
+    assert workload.acknowledged > 50 * loops
 
 
-def test_the_judge_of_kills_sees_each_broken_promise() -> None:
+def told(workload: Workload, *stored: Stored) -> list[str]:
+    """What the judges say of two acknowledged messages when this is what is found."""
+    history = workload.history
+    history.events = [Published(0.0, 1.0, Fate.OK, 0, 0, ("0-0", "0-1"), 4)]
+    history.add(Ended(2.0, 3.0, 0, 0, len(stored), stored))
+    return [str(violation) for violation in judge(history)] + order_broken(stored)
+
+
+def test_the_judges_of_a_kill_see_each_broken_promise() -> None:
     workload = Workload("nowhere:1", "orders", partitions=1)
-    record = workload.record
-    first, second = Stored(0, 0, b"0-0", 4), Stored(0, 1, b"0-1", 4)
-    record.acknowledged += [first, second]
-    assert broken_promises(record, [first, second]) == []
-    assert "lost" in broken_promises(record, [first])[0]
-    assert any("twice" in one for one in broken_promises(record, [first, second, Stored(0, 2, b"0-1", 4)]))
-    assert any("never published" in one for one in broken_promises(record, [first, second, Stored(0, 2, b"0-9", 4)]))
-    swapped = [Stored(0, 0, b"0-1", 4), Stored(0, 1, b"0-0", 4)]
-    assert any("out of order" in one for one in broken_promises(record, swapped))
+    first, second = Stored(0, "0-0", 4), Stored(1, "0-1", 4)
+    assert told(workload, first, second) == []
+    assert any("lost write" in one for one in told(workload, first))
+    assert any("duplicate offset" in one for one in told(workload, first, second, Stored(2, "0-1", 4)))
+    assert any("unexpected message" in one for one in told(workload, first, second, Stored(2, "0-9", 4)))
+    assert any("out of order" in one for one in told(workload, Stored(0, "0-1", 4), Stored(1, "0-0", 4)))

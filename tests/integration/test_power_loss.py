@@ -17,10 +17,9 @@ from pathlib import Path
 
 import pytest
 
-import lanner
 from lanner.errors import StorageDamaged
 from lanner.testing.process import BrokerNeverReady, BrokerProcess
-from lanner.testing.workload import Workload, broken_promises, read_everything
+from lanner.testing.workload import Workload
 
 IMAGE_BYTES = 512 << 20
 EXT4_IOC_SHUTDOWN = 0x8004587D
@@ -90,21 +89,21 @@ async def promises_broken_by_power_loss(disk: PulledPlug, rounds: int, plants: t
     broker.start()
     workload = Workload(broker.native, "orders", partitions=PARTITIONS)
     try:
-        async with lanner.connect(broker.native) as queue:
-            await queue.admin.create_topic("orders", partitions=PARTITIONS, lease_ms=1_000, max_deliveries=1_000)
+        await workload.make_topic()
         workload.start()
         for _ in range(rounds):
             await asyncio.sleep(1.0)
             disk.pull()
             await asyncio.to_thread(broker.kill)
+            workload.crashed()
             await asyncio.to_thread(disk.unmount)
             await asyncio.to_thread(disk.mount)
             await asyncio.to_thread(broker.start)
         await asyncio.sleep(0.3)
         await workload.stop_publishing()
         await workload.stop_consuming()
-        assert len(workload.record.acknowledged) > 100, "too little was published to show anything"
-        return broken_promises(workload.record, await read_everything(broker.native, "orders"))
+        assert workload.acknowledged > 100, "too little was published to show anything"
+        return await workload.broken_promises(drained=False)
     finally:
         workload.cancel()
         broker.kill()

@@ -1,8 +1,9 @@
 """Publishers and consumers that write down what they were told, while somebody kills the broker under them.
 
-The record is of promises: what was acknowledged, where; what was handed out; which acks were confirmed. A call that
-ended without an answer is written down as unknown: it may have taken effect or not, and both are right. When the
-broker has come to rest, `Findings` compares the record with what the broker holds.
+What they write is a history, the same that the simulator writes, and the same judges read it. A call that ended
+without an answer is `unknown`: it may have taken effect or not, and both are right. The client repeats calls by itself
+where that is safe, so a refusal that it reports may be of the second attempt; settles that were refused are therefore
+written down as unknown too.
 
 Each publisher owns one partition and one priority and numbers its messages, so that order can be judged from values.
 """
@@ -10,66 +11,61 @@ Each publisher owns one partition and one priority and numbers its messages, so 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
 import lanner
 from lanner.errors import LannerError
+from lanner.testing.checkers import judge
+from lanner.testing.history import (
+    Crashed,
+    Ended,
+    Event,
+    Fate,
+    Handed,
+    History,
+    Polled,
+    Published,
+    Rules,
+    Settled,
+    Stored,
+)
 
 _RETRY_SECONDS = 0.02
-
-
-class Stored(NamedTuple):
-    """A message at its place, as the broker acknowledged it or as it was read back."""
-
-    partition: int
-    offset: int
-    value: bytes
-    priority: int
-
-
-class Handed(NamedTuple):
-    """One delivery to a member of the group."""
-
-    partition: int
-    offset: int
-    attempt: int
-    at: float
-    value: bytes
-    priority: int
-
-
-@dataclass
-class Record:
-    """Everything the clients were told, in the order they heard it."""
-
-    acknowledged: list[Stored] = field(default_factory=list)
-    unknown: set[bytes] = field(default_factory=set)
-    handed: list[Handed] = field(default_factory=list)
-    settled: dict[tuple[int, int], float] = field(default_factory=dict)  # confirmed acks, with the time they were
-    failures: Counter[str] = field(default_factory=Counter)
+_POLL_MESSAGES = 20
 
 
 class Workload:
     """Some publishers and consumers of one topic; they go on through every failure until told to stop."""
 
-    def __init__(self, address: str, topic: str, *, partitions: int, group: str = "workers") -> None:
+    def __init__(self, address: str, topic: str, *, partitions: int, lease_ms: int = 1_000) -> None:
         self.address = address
         self.topic = topic
         self.partitions = partitions
-        self.group = group
-        self.record = Record()
-        self._publishing = True
-        self._consuming = True
+        self.group = "workers"
+        self.lease_ms = lease_ms
+        self.history = History({partition: Rules(max_deliveries=1_000) for partition in range(partitions)})
+        self.failures: Counter[str] = Counter()
+        self._publishing = self._consuming = True
         self._publishers: list[asyncio.Task[None]] = []
         self._consumers: list[asyncio.Task[None]] = []
+
+    async def make_topic(self) -> None:
+        async with lanner.connect(self.address) as queue:
+            await queue.admin.create_topic(
+                self.topic, partitions=self.partitions, lease_ms=self.lease_ms, max_deliveries=1_000
+            )
 
     def start(self, publishers: int = 4, consumers: int = 2) -> None:
         loop = asyncio.get_running_loop()
         self._publishers = [loop.create_task(self._publish(number)) for number in range(publishers)]
         self._consumers = [loop.create_task(self._consume()) for _ in range(consumers)]
+
+    def crashed(self) -> None:
+        """To be told when the broker has been killed, before it is started again."""
+        self.history.add(Crashed(_now()))
 
     async def stop_publishing(self) -> None:
         self._publishing = False
@@ -84,6 +80,13 @@ class Workload:
         for task in (*self._publishers, *self._consumers):
             task.cancel()
 
+    @property
+    def acknowledged(self) -> int:
+        """How many messages were acknowledged."""
+        return sum(len(event.values) for event in self.history.of_kind(Published) if event.fate is Fate.OK)
+
+    # ------------------------------------------------------------------ publishing
+
     async def _publish(self, publisher: int) -> None:
         partition, priority = publisher % self.partitions, (publisher * 5) % 10
         number = 0
@@ -92,92 +95,153 @@ class Workload:
                 async with lanner.connect(self.address) as queue:
                     while self._publishing:
                         count = 1 + number % 7  # one by one and in batches, in turns
-                        values = [f"{publisher}-{number + step}".encode() for step in range(count)]
+                        values = tuple(f"{publisher}-{number + step}" for step in range(count))
                         number += count
                         await self._publish_values(queue, values, partition, priority)
             except (LannerError, OSError) as error:
-                self.record.failures[type(error).__name__] += 1
+                self.failures[f"publish: {type(error).__name__}"] += 1
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _publish_values(self, queue: lanner.Queue, values: list[bytes], partition: int, priority: int) -> None:
-        self.record.unknown.update(values)
-        receipts = await queue.publish_many(self.topic, values, partition=partition, priority=priority)
-        for value, receipt in zip(values, receipts, strict=True):
-            self.record.acknowledged.append(Stored(receipt.partition, receipt.offset, value, priority))
-            self.record.unknown.discard(value)
+    async def _publish_values(
+        self, queue: lanner.Queue, values: tuple[str, ...], partition: int, priority: int
+    ) -> None:
+        called = _now()
+        try:
+            receipts = await queue.publish_many(self.topic, values, partition=partition, priority=priority)
+            first = receipts[0]
+        except BaseException:
+            self.history.add(Published(called, None, Fate.UNKNOWN, partition, -1, values, priority))
+            raise
+        stamp = first.timestamp_ms
+        self.history.add(
+            Published(called, _now(), Fate.OK, first.partition, first.offset, values, priority, append_ms=stamp)
+        )
+
+    # ------------------------------------------------------------------ consuming
 
     async def _consume(self) -> None:
         while self._consuming:
             try:
                 async with (
                     lanner.connect(self.address) as queue,
-                    queue.consumer(self.topic, group=self.group) as consumer,
+                    queue.consumer(self.topic, group=self.group, lease_ms=self.lease_ms) as consumer,
                 ):
                     while self._consuming:
                         await self._consume_some(consumer)
             except (LannerError, OSError) as error:
-                self.record.failures[type(error).__name__] += 1
+                self.failures[f"consume: {type(error).__name__}"] += 1
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _consume_some(self, consumer: lanner.Consumer) -> None:
-        messages = await consumer.poll(20, wait_ms=200)
-        now = asyncio.get_running_loop().time()
-        for message in messages:
-            self.record.handed.append(
-                Handed(message.partition, message.offset, message.attempt, now, message.value, message.priority)
+        called = _now()
+        try:
+            batch = await consumer.poll(_POLL_MESSAGES, wait_ms=200)
+        except BaseException:
+            self._note_unheard(called)
+            raise
+        if any(called <= crash.called for crash in self.history.of_kind(Crashed)):
+            # The client asked again after the crash. What the broker had decided before it, nobody heard of.
+            self._note_unheard(called)
+        self._note_polled(called, batch)
+        called = _now()
+        parts = [part for part in batch.parts for _ in range(part.count)]
+        acks = [(message, part.token, message.ack()) for message, part in zip(batch, parts, strict=True)]
+        for message, token, settling in acks:
+            fate = Fate.OK
+            try:
+                await settling
+            except LannerError as error:
+                self.failures[f"ack: {type(error).__name__}"] += 1
+                fate = Fate.UNKNOWN
+            returned = _now() if fate is Fate.OK else None
+            offsets = (message.offset,)
+            self.history.add(Settled(called, returned, fate, self.group, message.partition, token, offsets, "ack"))
+
+    def _note_unheard(self, called: float) -> None:
+        for partition in range(self.partitions):
+            self.history.add(Polled(called, None, Fate.UNKNOWN, self.group, partition))
+
+    def _note_polled(self, called: float, batch: lanner.MessageBatch) -> None:
+        """One event for each partition and token; a lease is as long as we asked, so its end tells when it began."""
+        returned = _now()
+        leases: dict[tuple[int, int, int], list[Handed]] = {}
+        for part in batch.parts:
+            leases.setdefault((part.partition, part.token, part.deadline_ms), []).extend(
+                Handed(offset, part.values[place].decode(), part.priority, part.attempt(place))
+                for place, offset in enumerate(part.offsets)
             )
-        for message in messages:
-            await message.ack()
-            confirmed = asyncio.get_running_loop().time()
-            self.record.settled[message.partition, message.offset] = confirmed
+        for (partition, token, deadline_ms), messages in leases.items():
+            decided_ms = deadline_ms - self.lease_ms
+            self.history.add(
+                Polled(
+                    called, returned, Fate.OK, self.group, partition, tuple(messages), token, decided_ms, deadline_ms
+                )
+            )
+
+    # ------------------------------------------------------------------ the end
+
+    async def broken_promises(self, *, drained: bool) -> list[str]:
+        """Read everything back and let the judges compare it with what was promised; empty when all is well."""
+        called = _now()
+        groups = (self.group,) if drained else ()
+        held = await read_everything(self.address, self.topic)
+        for partition, (first, end, stored) in held.items():
+            now_ms = time.time_ns() // 1_000_000
+            self.history.add(Ended(called, _now(), partition, first, end, tuple(stored), now_ms, groups))
+        wrong = [str(violation) for violation in judge(in_order_of_decision(self.history))]
+        for stored in (stored for _, _, stored in held.values()):
+            wrong += order_broken(stored)
+        return wrong
 
 
-async def read_everything(address: str, topic: str) -> list[Stored]:
-    """All that a topic holds, as a stream."""
-    found: list[Stored] = []
+async def read_everything(address: str, topic: str) -> dict[int, tuple[int, int, list[Stored]]]:
+    """All that a topic holds, as a stream: first offset, end offset and messages of each partition."""
     async with lanner.connect(address) as queue:
-        ends = {state.partition: state.end_offset for state in await queue.admin.offsets(topic)}
-        async with queue.reader(topic, start="earliest") as reader:
-            left = sum(ends.values())
-            while left > 0:
-                message = await anext(reader)
-                found.append(Stored(message.partition, message.offset, message.value, message.priority))
-                left -= 1
-    return found
+        bounds = {one.partition: one for one in await queue.admin.offsets(topic)}
+        found: dict[int, list[Stored]] = {partition: [] for partition in bounds}
+        async with queue.reader(topic, start="earliest", until_end=True) as reader:
+            async for message in reader:
+                found[message.partition].append(Stored(message.offset, message.value.decode(), message.priority))
+    return {partition: (one.first_offset, one.end_offset, found[partition]) for partition, one in bounds.items()}
 
 
-def broken_promises(record: Record, found: Iterable[Stored]) -> list[str]:
-    """What the broker promised and did not keep; empty when all is well."""
-    held = list(found)
-    by_place = {(one.partition, one.offset): one for one in held}
-    wrong = []
-    if len(by_place) != len(held):
-        wrong.append(f"{len(held) - len(by_place)} offsets were read twice")
-    for one in record.acknowledged:
-        if by_place.get((one.partition, one.offset)) != one:
-            wrong.append(f"lost: {one} was acknowledged; there is {by_place.get((one.partition, one.offset))}")
-    twice = [value for value, count in Counter(one.value for one in held).items() if count > 1]
-    wrong += [f"stored twice: {value!r}" for value in twice]
-    known = {one.value for one in record.acknowledged} | record.unknown
-    wrong += [f"never published: {one}" for one in held if one.value not in known]
-    wrong += _order_broken(held)
-    for handed in record.handed:
-        settled_at = record.settled.get((handed.partition, handed.offset))
-        if settled_at is not None and handed.at > settled_at:
-            wrong.append(f"handed out again after its ack was confirmed: {handed}")
-        stored = by_place.get((handed.partition, handed.offset))
-        if stored is None or stored.value != handed.value:
-            wrong.append(f"handed out what is not stored there: {handed}, {stored}")
-    return wrong
+def in_order_of_decision(history: History) -> History:
+    """The same history with polls in the order in which they were decided.
+
+    Two members poll at once, and the answer that was decided first may be heard last. A token is the place of its
+    decision in the log, so whoever has heard a higher one knows that all lower ones had been decided by then: each
+    poll counts as returned when the first of those was heard.
+    """
+    polls = [event for event in history.of_kind(Polled) if event.fate is Fate.OK]
+    polls.sort(key=_decision, reverse=True)
+    earliest: dict[int, float] = {}
+    ordered: list[Event] = []
+    for poll in polls:
+        returned = min(poll.returned, earliest.get(poll.partition, poll.returned))
+        earliest[poll.partition] = returned
+        ordered.append(replace(poll, called=min(poll.called, returned), returned=returned))
+    rest = [event for event in history.events if not isinstance(event, Polled) or event.fate is not Fate.OK]
+    return History(history.rules, [*reversed(ordered), *rest])
 
 
-def _order_broken(held: list[Stored]) -> list[str]:
+def _decision(poll: Polled) -> tuple[int, int, int, int]:
+    """Where a poll stands among the others; of those that one decision answered, the more urgent and older first."""
+    top = max(message.priority for message in poll.messages)
+    first = min(message.offset for message in poll.messages if message.priority == top)
+    return poll.partition, poll.token, -top, first
+
+
+def order_broken(stored: Sequence[Stored]) -> list[str]:
     """Each publisher's messages must lie in the order it sent them."""
-    last: dict[bytes, int] = {}
+    last: dict[str, int] = {}
     wrong = []
-    for one in sorted(held, key=lambda stored: (stored.partition, stored.offset)):
-        publisher, _, number = one.value.partition(b"-")
+    for one in sorted(stored):
+        publisher, _, number = one.value.partition("-")
         if int(number) < last.get(publisher, -1):
             wrong.append(f"out of order: {one} after {last[publisher]}")
         last[publisher] = int(number)
     return wrong
+
+
+def _now() -> float:
+    return time.monotonic()
