@@ -251,9 +251,16 @@ class Reader:
         while (batch := self.read_batch()) is not None:
             yield batch
 
-    def __iter__(self) -> Iterator[StoredMessage]:
-        for batch in self.read_batches():
-            yield from batch.messages()
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        while (message := self._reader.message_in_hand()) is None:
+            batch = self.read_batch()
+            if batch is None:
+                raise StopIteration
+            self._reader.take_in_hand(batch)
+        return message
 
     def positions(self) -> dict[int, int]:
         return self._reader.positions()

@@ -276,6 +276,40 @@ async def test_a_poll_whose_answer_was_lost_gets_the_same_leases_again(proxy: Pr
     assert sum(state.lag for state in group.partitions) == 0
 
 
+async def test_nothing_is_lost_or_comes_back_after_its_ack_over_a_wire_that_keeps_breaking(
+    proxy: Proxy, queue: lanner.Queue
+) -> None:
+    await queue.admin.create_topic("flaky", partitions=2, lease_ms=60_000)
+    wanted = {b"%d" % number for number in range(600)}
+    await queue.publish_many("flaky", sorted(wanted))
+    through = await proxy.start()
+    rng = random.Random(11)
+    handed: list[bytes] = []
+    acked: set[bytes] = set()
+
+    async def cut_now_and_then() -> None:
+        while True:
+            await asyncio.sleep(0.03)
+            proxy.losing_answers = rng.random() < 0.5
+            await asyncio.sleep(0.01)
+            proxy.cut()
+
+    async with lanner.connect(through, timeout_ms=20_000) as cut_off, cut_off.consumer("flaky", "g") as consumer:
+        cutting = asyncio.ensure_future(cut_now_and_then())
+        async with asyncio.timeout(60):
+            while len(acked) < len(wanted):
+                batch = await consumer.poll(23, wait_ms=500)
+                assert not acked & set(batch.values())
+                handed += batch.values()
+                with contextlib.suppress(LeaseLost):  # the answer to the first sending was lost
+                    await batch.ack()
+                acked.update(batch.values())
+        cutting.cancel()
+    assert set(handed) == wanted
+    assert len(handed) == len(wanted)
+    assert sum(state.lag for state in (await queue.admin.group("flaky", "g")).partitions) == 0
+
+
 async def test_no_broker_is_a_clear_error_that_says_what_to_do() -> None:
     with pytest.raises(ServiceUnavailable, match="lanner up"):
         async with lanner.connect("127.0.0.1:1"):
@@ -683,6 +717,13 @@ def test_the_blocking_client_publishes_consumes_and_reads(embedded: lanner.sync.
         assert [message.value for message in reader] == [b"one", b"two", b"three", b"four"]
         reader.commit()
         assert reader.positions() == {0: 4}
+        reader.seek({0: 1})
+        assert next(reader).offset == 1
+        assert reader.positions() == {0: 2}
+        for message in reader:
+            assert message.offset == 2
+            break
+        reader.seek({0: 4})
         assert reader.lag() == {0: 0}
     assert queue.admin.committed("orders", "copy") == {0: 4}
     assert queue.admin.topics() == ["orders"]

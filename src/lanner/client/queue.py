@@ -217,7 +217,10 @@ class Queue:
         """Send what producers still hold, then hang up. Without `flush` what is not confirmed is given up."""
         try:
             if flush and not self._session.is_closed:
-                await asyncio.gather(*(producer.close() for producer in self._producers))
+                closing = [producer.close() for producer in self._producers]
+                for outcome in await asyncio.gather(*closing, return_exceptions=True):
+                    if isinstance(outcome, BaseException):
+                        raise outcome
         finally:
             for producer in self._producers:
                 producer.abandon()

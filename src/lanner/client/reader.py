@@ -112,7 +112,7 @@ class Reader:
         self._cursors: dict[int, _Cursor] = {}
         self._ready: deque[_Cursor] = deque()  # cursors with a page in hand
         self._batches: deque[ReadBatch] = deque()
-        self._iterated: tuple[ReadBatch, Iterator[Message]] | None = None  # with what is left of its messages
+        self._in_hand: tuple[ReadBatch, Iterator[Message]] | None = None  # with what is left of its messages
         self._error: LannerError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._incarnation = 0
@@ -211,20 +211,31 @@ class Reader:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message. Batches and messages may be read in turns: what is left of a batch comes first."""
-        while True:
-            if self._iterated is not None:
-                batch, messages = self._iterated
-                cursor = self._cursors[batch.partition]
-                for message in messages:
-                    cursor.position = message.offset + 1
-                    return message
-                cursor.position = batch.next_offset
-                self._iterated = None
-            following = await self.read_batch()
-            if following is None:
+        while (message := self.message_in_hand()) is None:
+            batch = await self.read_batch()
+            if batch is None:
                 raise StopAsyncIteration
-            self._iterated = following, following.messages()
+            self.take_in_hand(batch)
+        return message
+
+    def take_in_hand(self, batch: ReadBatch) -> None:
+        """Go through the batch message by message; nothing of it counts as handed out yet."""
+        self._cursors[batch.partition].position = batch.first_offset
+        self._in_hand = batch, batch.messages()
+
+    def message_in_hand(self) -> Message | None:
+        """The next message of the batch in hand, so that a commit is exact; None: that batch is used up."""
+        if self._in_hand is None:
+            return None
+        batch, messages = self._in_hand
+        cursor = self._cursors[batch.partition]
+        message = next(messages, None)
+        if message is None:
+            cursor.position = batch.next_offset
+            self._in_hand = None
+        else:
+            cursor.position = message.offset + 1
+        return message
 
     def _unpack(self, cursor: _Cursor) -> None:
         """Decode one page. What is beyond the end asked for is left out."""
@@ -322,7 +333,7 @@ class Reader:
             cursor.move_to(position)
         self._ready = deque(cursor for cursor in self._ready if cursor.partition not in starts)
         self._batches = deque(batch for batch in self._batches if batch.partition not in starts)
-        self._iterated = None
+        self._in_hand = None
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         """Remember, under the group's name, how far the application came (by default: all it was handed)."""
