@@ -19,7 +19,7 @@ from lanner.partition.batches import NOT_PLACED, BatchRef
 from lanner.partition.groups import Group
 from lanner.partition.kept import kept_size
 from lanner.partition.leases import runs_of
-from lanner.partition.places import Standing
+from lanner.partition.places import LaneProgress, Standing
 from lanner.partition.producers import SentBatch
 from lanner.partition.records import mask_of
 from lanner.partition.requests import Appended, Outcome
@@ -342,13 +342,14 @@ class _Changes:
         for lane_number, bound in fact.bounds:
             lane = state.lanes[lane_number]
             bound = min(bound, lane.end)
+            holders = self._holders(lane_number)
             for base_offset in lane.trim(bound):
                 ref = state.batches.get(base_offset)
                 assert ref is not None
                 state.batches.discard(base_offset)
                 state.stored_bytes -= ref.size
                 state.batch_count -= 1
-                self._keep_held(ref)
+                self._keep_held(ref, holders)
             for group in state.groups.values():
                 progress = group.lanes[lane_number]
                 if progress.next < bound and group.kind is GroupKind.QUEUE:
@@ -366,12 +367,16 @@ class _Changes:
 
     # ---- kept batches
 
-    def _keep_held(self, ref: BatchRef) -> None:
+    def _holders(self, lane: int) -> list[LaneProgress]:
+        """The progress of those groups that hold anything in the lane."""
+        return [group.lanes[lane] for group in self.state.groups.values() if group.lanes[lane].row_numbers]
+
+    def _keep_held(self, ref: BatchRef, holders: list[LaneProgress]) -> None:
         """Retention passed this batch: keep what groups hold in it, or let it go."""
         state = self.state
         held = 0
-        for group in state.groups.values():
-            held |= group.lanes[ref.lane].held_mask(ref.lane_base, ref.count)
+        for progress in holders:
+            held |= progress.held_mask(ref.lane_base, ref.count)
         if held:
             kept = tuple(at for first, count in runs_of(held) for at in range(first, first + count))
             if kept != ref.kept:
@@ -391,7 +396,7 @@ class _Changes:
             for ref in self.state.kept.between(first_offset, count):
                 affected[ref.base_offset] = ref
         for ref in affected.values():
-            self._keep_held(ref)
+            self._keep_held(ref, self._holders(ref.lane))
 
 
 _HANDLERS: Final[dict[type, Callable[[_Changes, Any], None]]] = {

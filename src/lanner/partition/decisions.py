@@ -26,6 +26,7 @@ from lanner.partition.requests import (
     Request,
     Seek,
     Settle,
+    Tick,
 )
 from lanner.partition.state import State
 
@@ -48,7 +49,7 @@ def decide(state: State, requests: Sequence[Request], settings: TopicSettings, n
             others.append((number, request))
     for number, request in others:
         answers[number] = _ask(decision, request)
-    upkeep.run(decision)
+    upkeep.run(decision, any(isinstance(request, Tick) for _, request in others))
     for number, poll in polls:
         answers[number] = polling.answer(decision, poll)
     return decision.finish(answers)

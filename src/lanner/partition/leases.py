@@ -111,6 +111,10 @@ class LeaseRecord:
 
     def touched(self, mask: int) -> Iterator[tuple[Segment, int]]:
         """Each segment with messages in the mask, and which of its own they are."""
+        for number, own in self._numbered(mask):
+            yield self.segments[number], own
+
+    def _numbered(self, mask: int) -> Iterator[tuple[int, int]]:
         if not mask:
             return
         end = mask.bit_length()
@@ -118,11 +122,20 @@ class LeaseRecord:
         bits = self._bits
         number = bisect_right(bits, lowest) - 1
         while number < len(bits) and bits[number] < end:
-            segment = self.segments[number]
-            own = (mask >> bits[number]) & ((1 << segment.count) - 1)
+            own = (mask >> bits[number]) & ((1 << self.segments[number][3]) - 1)
             if own:
-                yield segment, own
+                yield number, own
             number += 1
+
+    def by_attempt(self, mask: int) -> dict[int, int]:
+        """The mask, divided by how often the messages were delivered."""
+        if len(self.segments) == 1:
+            return {self.segments[0].attempt: mask} if mask else {}
+        found: dict[int, int] = {}
+        for number, own in self._numbered(mask):
+            attempt = self.segments[number].attempt
+            found[attempt] = found.get(attempt, 0) | own << self._bits[number]
+        return found
 
     def runs(self, mask: int) -> Iterator[Run]:
         for segment, own in self.touched(mask):

@@ -6,7 +6,7 @@ policies of settling: backoff, how many deliveries are enough, whether another m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lanner.errors import (
@@ -50,7 +50,7 @@ from lanner.partition.state import State
 from lanner.partition.views import GroupView
 
 ACK: Final = int(SettleKind.ACK)
-DEAD_RANGES_MAX: Final = 10_000
+DEAD_RANGES_MAX: Final = 1_000
 REASON_DELIVERIES: Final = "max deliveries"
 REASON_EXPIRED: Final = "lease expired, max deliveries"
 REASON_REJECTED: Final = "rejected"
@@ -75,6 +75,7 @@ class Pass:
         self.lowest_lane = 0  # polls of this pass take nothing below: something more urgent enters with it
         self.trims: dict[int, int] = {}  # lane → first place that stays
         self._views: dict[str, GroupView | None] = {}
+        self._settling: dict[tuple[Callable[..., AnyFact], int, int | str], int] = {}
 
     def finish(self, answers: list[Answer]) -> Decided:
         if not self.facts:
@@ -145,6 +146,7 @@ class Pass:
         release = isinstance(request, Release)
         leases, lives = view.group.leases, view.live
         acked: dict[int, int] = {}
+        self._settling = {}
         answers: list[tuple[int, int]] = []
         for token, first_offset, count, kind, delay_ms, reason in request.items:
             lease = leases.get(token)
@@ -168,7 +170,14 @@ class Pass:
             self.facts.append(records.Acked(request.group, token, mask_bytes(mask)))
             view.outstanding -= mask.bit_count()
             view.touched = True
+        for (make, token, detail), mask in self._settling.items():
+            self.facts.append(make(request.group, token, mask_bytes(mask), detail))
         return answers
+
+    def _note(self, make: Callable[..., AnyFact], token: int, detail: int | str, mask: int) -> None:
+        """Settles of one request with the same outcome become one fact, however many ranges they name."""
+        key = (make, token, detail)
+        self._settling[key] = self._settling.get(key, 0) | mask
 
     def _release(self, view: GroupView, lease: LeaseRecord, mask: int) -> None:
         self.facts.append(records.Released(view.group.name, lease.token, mask_bytes(mask)))
@@ -180,12 +189,12 @@ class Pass:
         self, view: GroupView, lease: LeaseRecord, mask: int, kind: int, delay_ms: int, reason: str, code: int
     ) -> tuple[int, int]:
         """What is not an ack: (code, how many it took effect on)."""
-        name, token = view.group.name, lease.token
+        token = lease.token
         if kind == SettleKind.NACK:
             self._nack(view, lease, mask, delay_ms, reason)
         elif kind == SettleKind.EXTEND:
             lease_ms = self.lease_ms(delay_ms)
-            self.facts.append(records.Extended(name, token, mask_bytes(mask), self.now_ms + lease_ms))
+            self._note(records.Extended, token, self.now_ms + lease_ms, mask)
             view.extended[token] = view.extended.get(token, 0) | mask
             view.touched = True
         elif kind == SettleKind.REJECT:
@@ -212,12 +221,11 @@ class Pass:
         if dying:
             self._die(view, lease, dying, reason or REASON_DELIVERIES)
         waits: dict[int, int] = {}  # delay → mask
-        for attempt, part in by_attempt(lease, mask & ~dying).items():
+        for attempt, part in lease.by_attempt(mask & ~dying).items():
             wait_ms = min(delay_ms, DELAY_MS_MAX) if delay_ms >= 0 else backoff_ms(self.settings, attempt)
             waits[wait_ms] = waits.get(wait_ms, 0) | part
         for wait_ms, part in waits.items():
-            due_ms = self.now_ms + wait_ms
-            self.facts.append(records.Nacked(view.group.name, lease.token, mask_bytes(part), due_ms))
+            self._note(records.Nacked, lease.token, self.now_ms + wait_ms, part)
             if not wait_ms:
                 for run in lease.runs(part):
                     view.add_ready(run, run.attempt)
@@ -227,14 +235,13 @@ class Pass:
         """Which of these messages were delivered as often as they may be, and may die now."""
         most = self.settings.max_deliveries
         dying = 0
-        for attempt, part in by_attempt(lease, mask).items():
+        for attempt, part in lease.by_attempt(mask).items():
             if attempt >= most:
                 dying |= part
         return dying if dying and self.dead_have_room() else 0
 
     def _die(self, view: GroupView, lease: LeaseRecord, mask: int, reason: str) -> None:
-        reason = reason[:REASON_LENGTH_MAX]
-        self.facts.append(records.Died(view.group.name, lease.token, mask_bytes(mask), reason))
+        self._note(records.Died, lease.token, reason[:REASON_LENGTH_MAX], mask)
         view.outstanding -= mask.bit_count()
         view.settle(lease, mask)
 
@@ -289,29 +296,46 @@ class Pass:
 
     def choose_dead(self, request: Redrive | Discard) -> int:
         view = self.queue_view(request.group)
-        ranges: list[tuple[int, int, int]] = []
         if view.closed:
             raise DeadLetterNotFound("the group was sought at the same time; list its dead letters again")
         if request.offsets is None:
-            for lane, entry in view.group.dead_from(0):
-                if len(ranges) >= DEAD_RANGES_MAX:
-                    break
-                for at in range(entry.place, entry.place + entry.count):
-                    self._choose(view, ranges, lane, at)
+            ranges = self._all_dead(view)
         else:
-            for offset in request.offsets[:DEAD_RANGES_MAX]:
-                for lane, entry in view.group.dead_from(offset):
-                    if entry.first_offset <= offset:
-                        self._choose(view, ranges, lane, entry.place + offset - entry.first_offset)
-                    break
-            if not ranges:
-                raise DeadLetterNotFound("none of these offsets is a dead letter of the group", group=request.group)
+            ranges = self._chosen_dead(view, request.offsets)
         if ranges:
             redrive = isinstance(request, Redrive)
             self.facts.append((records.Redriven if redrive else records.Discarded)(request.group, ranges))
             if redrive:
                 self._show_redriven(view, ranges)
         return sum(count for _, _, count in ranges)
+
+    def _all_dead(self, view: GroupView) -> list[tuple[int, int, int]]:
+        ranges: list[tuple[int, int, int]] = []
+        if view.dead_gone:
+            return ranges
+        for lane, entry in view.group.dead_from(0):
+            if len(ranges) >= DEAD_RANGES_MAX:
+                break
+            if not view.dead_taken:
+                ranges.append((lane, entry.place, entry.count))
+                continue
+            for at in range(entry.place, entry.place + entry.count):
+                self._choose(view, ranges, lane, at)
+        view.dead_gone = True
+        return ranges
+
+    def _chosen_dead(self, view: GroupView, offsets: Sequence[int]) -> list[tuple[int, int, int]]:
+        if len(offsets) > SETTLE_RANGES_MAX:
+            raise ValidationError(f"{len(offsets)} offsets at once are more than {SETTLE_RANGES_MAX}")
+        ranges: list[tuple[int, int, int]] = []
+        for offset in offsets:
+            for lane, entry in view.group.dead_from(offset):
+                if entry.first_offset <= offset and not view.dead_gone:
+                    self._choose(view, ranges, lane, entry.place + offset - entry.first_offset)
+                break
+        if not ranges:
+            raise DeadLetterNotFound("none of these offsets is a dead letter of the group", group=view.group.name)
+        return ranges
 
     def _choose(self, view: GroupView, ranges: list[tuple[int, int, int]], lane: int, place: int) -> None:
         if (lane, place) in view.dead_taken:
@@ -333,15 +357,3 @@ class Pass:
                 view.add_ready(Run(lane, place, stop - place, first_offset, 0), 0)
                 view.outstanding += stop - place
                 place = stop
-
-
-def by_attempt(lease: LeaseRecord, mask: int) -> dict[int, int]:
-    """The mask, divided by how often the messages were delivered."""
-    found: dict[int, int] = {}
-    at = 0
-    for segment in lease.segments:
-        own = mask & (((1 << segment.count) - 1) << at)
-        if own:
-            found[segment.attempt] = found.get(segment.attempt, 0) | own
-        at += segment.count
-    return found

@@ -246,7 +246,7 @@ class _Taking:
             self.room -= taken
             view.outstanding += taken
         view.nexts[lane] = place
-        return place == state.lanes[lane].end and self.messages_left > 0 and self.room > 0
+        return place == state.lanes[lane].end and self.messages_left > 0 and (self.room > 0 or self.poll.auto_ack)
 
     def _skip(self, ref: BatchRef, skip: int, start_offset: int) -> int:
         """How many of the batch's first messages are not for this group, or no longer."""

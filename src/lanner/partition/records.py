@@ -12,12 +12,13 @@ A tag is never reused, and a field is only ever added at the end, with a default
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from lanner.errors import MalformedBatch, UnsupportedVersion, ValidationError
 from lanner.limits import TIME_MS_MAX
+from lanner.model import LANES
 
 APPEND_KIND: Final = 1
 DECISION_KIND: Final = 2
@@ -30,14 +31,21 @@ _DECISION_PREFIX: Final = bytes((DECISION_KIND, DECISION_VERSION))
 assert _PREFIX.size == APPEND_PREFIX_BYTES
 
 
+Lane = Annotated[int, msgspec.Meta(ge=0, lt=LANES)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+RowCount = Annotated[int, msgspec.Meta(ge=1, le=4_096)]  # a segment lies in one row of places
+LanePlaces = Annotated[list[Natural], msgspec.Meta(min_length=LANES, max_length=LANES)]
+Range = tuple[Lane, Natural, Natural]  # lane, place, count
+
+
 class Segment(NamedTuple):
     """Messages that follow each other both in their lane and in the partition, delivered equally often."""
 
-    first_offset: int
-    lane: int
-    place: int
-    count: int  # type: ignore[assignment]
-    attempt: int
+    first_offset: Natural
+    lane: Lane
+    place: Natural
+    count: RowCount  # type: ignore[assignment]
+    attempt: Natural
 
 
 class Fact(msgspec.Struct, array_like=True, gc=False):
@@ -48,7 +56,7 @@ class GroupMade(Fact, tag=1):
     group: str
     kind: str
     start_offset: int
-    nexts: list[int]  # queue: the first place to hand out, by lane
+    nexts: LanePlaces  # queue: the first place to hand out, by lane
 
 
 class GroupDropped(Fact, tag=2):
@@ -69,7 +77,7 @@ class Committed(Fact, tag=4):
 class Sought(Fact, tag=5):
     group: str
     offset: int
-    nexts: list[int]
+    nexts: LanePlaces
 
 
 class Leased(Fact, tag=6):
@@ -84,14 +92,14 @@ class Taken(Fact, tag=7):
     """Handed out and settled at once: polls that acknowledge by themselves."""
 
     group: str
-    ranges: list[tuple[int, int, int]]  # lane, place, count
+    ranges: list[Range]
 
 
 class Passed(Fact, tag=8):
     """Settled without being handed out: expired, or before the group's start. Fresh places or retries."""
 
     group: str
-    ranges: list[tuple[int, int, int]]  # lane, place, count
+    ranges: list[Range]
 
 
 class Acked(Fact, tag=9):
@@ -143,17 +151,17 @@ class LeaseEnded(Fact, tag=14):
 
 class WaitOver(Fact, tag=15):
     group: str
-    places: list[tuple[int, int]]  # lane, first place of the waiting range
+    places: list[tuple[Lane, Natural]]  # lane, first place of the waiting range
 
 
 class Redriven(Fact, tag=16):
     group: str
-    ranges: list[tuple[int, int, int]]
+    ranges: list[Range]
 
 
 class Discarded(Fact, tag=17):
     group: str
-    ranges: list[tuple[int, int, int]]
+    ranges: list[Range]
 
 
 class DelayOver(Fact, tag=18):
@@ -165,7 +173,7 @@ class DelayOver(Fact, tag=18):
 class Trimmed(Fact, tag=19):
     """Retention passed these lanes' batches below the place. What groups still hold in them is kept."""
 
-    bounds: list[tuple[int, int]]  # lane, first place that stays
+    bounds: list[tuple[Lane, Natural]]  # lane, first place that stays
     more: bool
 
 

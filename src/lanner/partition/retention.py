@@ -23,21 +23,23 @@ from lanner.partition.passes import Pass
 from lanner.partition.places import Entry
 from lanner.partition.state import State
 
-TRIM_BATCHES_MAX: Final = 1_024
+TRIM_BATCHES_MAX: Final = 512
 TRIM_INTERVAL_MS: Final = 1_000
 UNSETTLED_BATCHES_LEFT: Final = 64  # with `acked`: so many passed batches of a lane may wait for their last settle
 DEAD_LOOKED_AT_MAX: Final = 1_024
 
 
-def trim(decision: Pass) -> None:
-    """Write what may go now as one fact."""
+def trim(decision: Pass, ticked: bool) -> None:
+    """Write what may go now as one fact. What is acked is only looked for on a tick: it takes a walk, and whoever
+    polls should not pay for it each time."""
     state, settings, now_ms = decision.state, decision.settings, decision.now_ms
     if not state.batch_count or not is_time(state, settings, now_ms):
         return
     bounds = dict(decision.trims)
     left = TRIM_BATCHES_MAX
     if settings.retention is Retention.ACKED:
-        left = _trim_acked(state, bounds, left)
+        if ticked:
+            left = _trim_acked(state, bounds, left)
     elif settings.retention_ms:
         left = _trim_aged(state, now_ms - settings.retention_ms, bounds, left)
     bytes_max = byte_limit(settings)

@@ -19,14 +19,14 @@ from lanner.partition.records import mask_bytes
 from lanner.partition.state import State
 from lanner.partition.views import GroupView
 
-DUE_RANGES_MAX: Final = 4_096
-DELAYS_MAX: Final = 1_024
-FORGOTTEN_MAX: Final = 4_096
+DUE_RANGES_MAX: Final = 512
+DELAYS_MAX: Final = 256
+FORGOTTEN_MAX: Final = 1_024
 DEDUP_IDS_MAX: Final = 1_000_000
 PRODUCERS_MAX: Final = 100_000
 
 
-def run(decision: Pass) -> None:
+def run(decision: Pass, ticked: bool) -> None:
     state, now_ms = decision.state, decision.now_ms
     due_ms = state.group_due.first_ms()
     if due_ms is not None and due_ms <= now_ms:
@@ -36,9 +36,9 @@ def run(decision: Pass) -> None:
         _end_delays(decision)
     if state.groups:
         _drop_idle_groups(decision)
-    if state.expiring_count:
+    if state.expiring_count and ticked:  # polls pass what has expired by themselves
         _pass_expired(decision)
-    retention.trim(decision)
+    retention.trim(decision, ticked)
     _discard_oldest_dead(decision)
     _forget(decision)
 
@@ -202,7 +202,7 @@ def _discard_oldest_dead(decision: Pass) -> None:
         return
     for name, lane, place, size in retention.oldest_kept_dead(state):
         view = decision.view(name)
-        if view is None or view.closed or (lane, place) in view.dead_taken:
+        if view is None or view.closed or view.dead_gone or (lane, place) in view.dead_taken:
             continue
         view.dead_taken.add((lane, place))
         decision.facts.append(records.Discarded(name, [(lane, place, 1)]))

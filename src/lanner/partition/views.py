@@ -19,6 +19,7 @@ from lanner.partition.requests import PollAnswer
 class GroupView:
     __slots__ = (
         "closed",
+        "dead_gone",
         "dead_taken",
         "extended",
         "group",
@@ -43,6 +44,7 @@ class GroupView:
         self.extended: dict[int, int] = {}  # token → what got a later deadline
         self.ready: dict[int, list[Entry]] = {}  # lane → entries that this pass made ready, in order
         self.taken: dict[tuple[int, int], int] = {}  # (lane, place) of a ready entry → how much of it is gone
+        self.dead_gone = False  # all of the group's dead were redriven or discarded
         self.dead_taken: set[tuple[int, int]] = set()  # (lane, place) of dead messages redriven or discarded
         self.polls: dict[tuple[str, int], PollAnswer] = {}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanner.errors import LannerError, MalformedBatch, ProducerUnknown, UnsupportedVersion, ValidationError
@@ -181,3 +181,45 @@ def test_facts_about_a_group_dropped_earlier_in_the_record_are_ignored(bench: An
     ]
     bench.apply(records.encode_decision(bench.now_ms, 0, facts))
     assert bench.partition.groups() == []
+
+
+_names = st.sampled_from(["g", "s", "x"])
+_numbers = st.integers(0, 12)
+_lanes = st.sampled_from([0, 4, 9])
+_masks = st.integers(0, 2**12).map(records.mask_bytes)
+_ranges = st.lists(st.tuples(_lanes, _numbers, _numbers), max_size=3)
+_nexts = st.lists(_numbers, min_size=10, max_size=10)
+_segments = st.lists(st.builds(records.Segment, _numbers, _lanes, _numbers, st.integers(1, 4), st.integers(1, 3)))
+_facts: Any = st.one_of(
+    st.builds(records.GroupMade, _names, st.sampled_from(["queue", "stream", "?"]), _numbers, _nexts),
+    st.builds(records.GroupDropped, _names),
+    st.builds(records.Committed, _names, _numbers),
+    st.builds(records.Sought, _names, _numbers, _nexts),
+    st.builds(records.Leased, _names, st.just("m"), _numbers, _numbers, _segments),
+    st.builds(records.Taken, _names, _ranges),
+    st.builds(records.Passed, _names, _ranges),
+    *(st.builds(kind, _names, _numbers, _masks) for kind in (records.Acked, records.Released, records.LeaseEnded)),
+    st.builds(records.Nacked, _names, _numbers, _masks, _numbers),
+    st.builds(records.Died, _names, _numbers, _masks, st.just("why")),
+    st.builds(records.Extended, _names, _numbers, _masks, _numbers),
+    st.builds(records.WaitOver, _names, st.lists(st.tuples(_lanes, _numbers), max_size=3)),
+    st.builds(records.Redriven, _names, _ranges),
+    st.builds(records.Discarded, _names, _ranges),
+    st.builds(records.DelayOver, st.lists(_numbers, max_size=3)),
+    st.builds(records.Trimmed, st.lists(st.tuples(_lanes, _numbers), max_size=3), st.booleans()),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(decisions=st.lists(st.lists(_facts, max_size=6), max_size=8))
+def test_no_decision_however_senseless_stops_the_log(decisions: list[list[records.AnyFact]], make_bench: Any) -> None:
+    """Such facts would only come from a broken leader. They may do harm, but applying goes on, and rows still load."""
+    bench = make_bench()
+    bench.thorough = False
+    for priority in (0, 4, 9, 4):
+        bench.append(count=3, priority=priority)
+    for facts in decisions:
+        outcome = bench.partition.apply(bench.partition.applied_index + 1, records.encode_decision(2_000, 0, facts))
+        assert outcome.result is None
+    bench.save()
+    assert bench.reload().applied_index == bench.partition.applied_index

@@ -41,6 +41,14 @@ def test_runs_follow_the_live_bits() -> None:
     assert [own for _, own in lease.touched(0b100001)] == [0b1, 0b10]
 
 
+def test_a_mask_is_divided_by_how_often_messages_were_delivered() -> None:
+    lease = lease_of((50, 9, 0, 2, 2), (10, 4, 8, 2, 1), (60, 9, 2, 2, 2))
+    assert lease.by_attempt(0b111110) == {2: 0b110010, 1: 0b001100}
+    assert lease.by_attempt(0) == {}
+    single = lease_of((50, 9, 0, 2, 3))
+    assert single.by_attempt(0b10) == {3: 0b10} and single.by_attempt(0) == {}
+
+
 def test_segments_between_are_not_touched() -> None:
     lease = lease_of((0, 4, 0, 1, 1), (1, 4, 1, 1, 1), (2, 4, 2, 1, 1))
     assert [segment.first_offset for segment, _ in lease.touched(0b101)] == [0, 2]

@@ -178,6 +178,15 @@ def test_what_is_asked_of_a_group_that_is_not_there_is_not_found(bench: Any) -> 
             ask()
 
 
+def test_the_shell_can_ask_whether_a_poll_was_answered_before(bench: Any) -> None:
+    bench.append()
+    assert not bench.partition.has_group("g") and not bench.partition.has_polled("g", "m", 7)
+    token = bench.poll(sequence=7).token
+    assert bench.partition.has_group("g") and bench.partition.has_polled("g", "m", 7)
+    bench.settle((token, 0, 1, 1))
+    assert not bench.partition.has_polled("g", "m", 7)
+
+
 def test_groups_are_listed_by_name(bench: Any) -> None:
     for name in ("b", "a", "c"):
         bench.poll(name)

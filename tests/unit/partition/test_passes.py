@@ -401,3 +401,25 @@ def test_redriving_everything_is_bounded_per_decision(bench: Any, monkeypatch: p
     token = bench.poll().token
     bench.settle(*((token, offset, 1, REJECT) for offset in (0, 2, 4, 6, 8)))
     assert [bench.ask(Redrive("g"))[0] for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_too_many_chosen_dead_letters_are_refused(bench: Any) -> None:
+    with_dead(bench, 2)
+    [answer] = bench.ask(Redrive("g", [0] * (limits.SETTLE_RANGES_MAX + 1)))
+    assert isinstance(answer, ValidationError)
+
+
+def test_what_was_redriven_as_a_whole_cannot_be_chosen_again_in_the_pass(bench: Any) -> None:
+    with_dead(bench, 2)
+    answers = bench.ask(Redrive("g"), Discard("g", [1]), Discard("g"))
+    assert answers[0] == 2 and isinstance(answers[1], DeadLetterNotFound) and answers[2] == 0
+
+
+def test_many_nacks_of_one_request_become_one_fact(bench: Any) -> None:
+    from lanner.partition import records
+
+    bench.append(count=50)
+    token = bench.poll().token
+    bench.settle(*((token, offset, 1, NACK, 500) for offset in range(0, 50, 2)))
+    assert len(records.decode_decision(bench.log[-1]).facts) == 1
+    assert bench.partition.describe_group("g", bench.now_ms).waiting == 25

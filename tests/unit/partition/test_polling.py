@@ -144,6 +144,14 @@ def test_at_the_bound_only_retries_are_served(make_bench: Any, offsets_of: Any) 
     assert offsets_of(bench.poll(auto_ack=True, messages=2)) == [4, 5]
 
 
+def test_an_auto_acked_poll_is_not_bound_by_what_the_group_holds(make_bench: Any, offsets_of: Any) -> None:
+    bench = make_bench(outstanding_max=1)
+    bench.append(count=2, priority=9)
+    bench.append(count=2, priority=0)
+    bench.poll(messages=1)
+    assert offsets_of(bench.poll(auto_ack=True)) == [1, 2, 3]
+
+
 def test_lanes_below_the_wanted_one_are_left_alone(bench: Any, offsets_of: Any) -> None:
     bench.append(priority=2)
     bench.append(priority=6)
