@@ -52,11 +52,16 @@ class MessageKind(IntEnum):
     HEARTBEAT = 7
     HEARTBEAT_REPLY = 8
     SNAPSHOT = 9
-    TIMEOUT_NOW = 10
+    TIMEOUT_NOW = 10  # stand for election at once: the leader hands over
+    COMMIT = 11  # what is committed, when there is nothing else to send; wants no answer
 
 
 class Message(NamedTuple):
-    """One message between two nodes of a replica set."""
+    """One message between two nodes of a replica set.
+
+    A leader stamps what it sends with its round (`context`); answers carry the highest round seen in that term back. So
+    an answer proves that the follower still followed *after* a given moment, whatever the network did to the order.
+    """
 
     kind: int
     sender: int
@@ -67,11 +72,32 @@ class Message(NamedTuple):
     commit_index: int = 0
     entries: Sequence[Entry] = ()
     rejected: bool = False
-    hint: int = 0
+    hint: int = 0  # a refused append: the highest index that may agree, whose term is log_term
+    context: int = 0  # the leader's round; on a VOTE, 1 when the leader itself asked for the election
+
+
+class Snapshot(NamedTuple):
+    """The metadata of a snapshot: where it ends, and who belonged to the set there. Its content is the driver's."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks a snapshot for
+    term: int
+    voters: frozenset[int]
+    learners: frozenset[int]
+
+
+class ReadState(NamedTuple):
+    """The answer to read_index: a machine that has applied `index` may answer the read."""
+
+    number: int
+    index: int  # type: ignore[assignment]  # 0: leadership was lost before it could be confirmed; ask again
 
 
 class Ready(NamedTuple):
-    """What the driver is to do, handed out once: store hard state and entries together, apply what is committed."""
+    """What the driver is to do, handed out once: store hard state and entries together, apply what is committed.
+
+    `entries` may begin at or below an index that was handed out before: an entry at i discards what was there from i
+    on. `messages` may be sent at once, always: one that depends on the disk appears only after the advance it needs.
+    """
 
     number: int  # readies complete in this order
     hard_state: HardState | None
@@ -79,6 +105,9 @@ class Ready(NamedTuple):
     committed: Sequence[Entry]
     messages: Sequence[Message]
     soft_state: SoftState | None
+    reads: Sequence[ReadState] = ()
+    snapshots: Sequence[int] = ()  # peers that are behind the log: send each a snapshot, then report_snapshot
+    install: Snapshot | None = None  # a leader offers this: fetch it, begin_install, flip, installed
 
     @property
     def must_store(self) -> bool:

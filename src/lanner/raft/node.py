@@ -1,22 +1,44 @@
-"""One node of a replica set: the rules that turn ticks, proposals and finished writes into terms and commits.
+"""One node of a replica set: the surface of the core, its state, and the one place where messages are judged.
 
 Every public call either changes the node at once or raises and changes nothing. What the outside must do about it is
-collected until the driver asks with `ready()`. The roles change only in the `_become_…` methods; a commit moves only
-in `_maybe_commit`.
+collected until the driver asks with `ready()`. The roles change only in the `become_…` methods. What a node does
+as a leader, as a follower and in elections lives in `leading`, `following` and `electing`; they share this state.
+
+    follower ──timer──▶ pre_candidate ──majority would──▶ candidate ──majority did──▶ leader
+       ▲                     │                               │                          │
+       └─────────────────────┴── leader heard, refused, higher term, no majority heard ─┘
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lanner.errors import NotLeader, NotSupported, Overloaded, ValidationError
-from lanner.raft.entry import EntryKind, HardState, Message, Ready, Role, SoftState
-from lanner.raft.log import LogReader, Tail
+from lanner.raft.electing import FORCED, Election
+from lanner.raft.entry import (
+    Entry,
+    EntryKind,
+    HardState,
+    Message,
+    MessageKind,
+    ReadState,
+    Ready,
+    Role,
+    Snapshot,
+    SoftState,
+)
+from lanner.raft.following import Following
+from lanner.raft.leading import Leadership
+from lanner.raft.log import KEEP_NOTHING, LogReader, Tail
+from lanner.raft.membership import Change, Membership, Memberships
 
 if TYPE_CHECKING:
     from lanner.raft.config import Config, Restored
 
 _NORMAL = int(EntryKind.NORMAL)
+_PRE_VOTE = int(MessageKind.PRE_VOTE)
+_FROM_LEADERS = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.COMMIT, MessageKind.SNAPSHOT})
 
 
 class Chance(Protocol):
@@ -29,51 +51,97 @@ class RaftNode:
     """The core. `commit_index` never goes back; `term` never goes back; a vote is given once a term."""
 
     def __init__(self, config: Config, restored: Restored, log: LogReader, rng: Chance) -> None:
-        self._config = config
+        self.config = config
+        self.node_id = config.node_id
         self._rng = rng
-        self._tail = Tail(restored, log)
-        self.voters = restored.voters
-        self.learners = restored.learners
+        self.tail = Tail(restored, log, config.held_bytes_max)
+        base = Membership(restored.voters, restored.learners)
+        self.memberships = Memberships(restored.applied_index, base, restored.memberships)
+        self.voters, self.learners = self.memberships.current
+        self.quorum = len(self.voters) // 2 + 1
         self.term, self.vote = restored.hard_state
         self.role = self._resting_role()
         self.leader_id = 0
         self.commit_index = restored.applied_index
         self.applied_index = restored.applied_index
         self.uncommitted_bytes = 0
-        self._durable_hard_state = restored.hard_state
+        self.durable_hard_state = restored.hard_state
+        self.elapsed_ticks = 0  # since a leader was heard, a vote was given or a candidacy began
+        self.attention = False  # something besides entries and hard state waits for the next ready
+        self.leadership: Leadership | None = None
+        self.following = Following(self)
+        self._election = Election(self)
+        self._timeout_ticks = self._draw_timeout()
         self._handed_hard_state = restored.hard_state
         self._handed_soft_state = SoftState(self.role, 0)
-        self._votes: set[int] = set()
-        self._match: dict[int, int] = {}  # leader only: what each voter holds durably
-        self._first_own_index = 0  # leader only: its empty entry; every later one is of its term
-        self._elapsed_ticks = 0
-        self._timeout_ticks = self._draw_timeout()
+        self._outbox: list[Message] = []
+        self._reads: list[ReadState] = []
+        self._next_read = 1
+        self._snapshots: list[int] = []
         self._next_ready = 0  # the number that the next ready() gets
         self._next_advance = 0  # the number that the next advance() must carry
+        self._handlers: dict[int, Callable[[Message], None]] = {
+            MessageKind.PRE_VOTE_REPLY: self._election.pre_vote_answered,
+            MessageKind.VOTE: self._election.asked,
+            MessageKind.VOTE_REPLY: self._election.vote_answered,
+            MessageKind.APPEND: self.following.append,
+            MessageKind.HEARTBEAT: self.following.heartbeat,
+            MessageKind.COMMIT: self.following.commit,
+            MessageKind.SNAPSHOT: self.following.snapshot,
+            MessageKind.TIMEOUT_NOW: self._told_to_stand,
+        }
 
     # ------------------------------------------------------------------ what one can see
 
     @property
     def last_index(self) -> int:
-        return self._tail.last_index
+        return self.tail.last_index
 
     @property
     def durable_index(self) -> int:
-        return self._tail.durable_index
+        return self.tail.durable_index
 
     @property
     def compacted_index(self) -> int:
-        return self._tail.compacted_index
+        return self.tail.compacted_index
 
     @property
     def own_term_applied(self) -> bool:
         """A leader whose first own entry has been applied: its machine has seen all that earlier leaders committed."""
-        return self.role is Role.LEADER and self.applied_index >= self._first_own_index
+        return self.leadership is not None and self.applied_index >= self.leadership.first_own_index
+
+    @property
+    def transferee(self) -> int:
+        """Whom leadership is being handed to; 0: nobody."""
+        return 0 if self.leadership is None else self.leadership.transferee
+
+    @property
+    def installing(self) -> Snapshot | None:
+        """The snapshot that this node wants; a driver that is fetching another one should stop."""
+        return self.following.installing
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is on its way anywhere: the driver need not tick this node until something happens.
+
+        All members of a set must rest together, or the ones that are ticked miss the leader's heartbeats. The driver
+        that stops ticking must start again when the set is used, and when the leader's broker is no longer heard.
+        """
+        tail = self.tail
+        if tail.durable_index != tail.last_index or self.applied_index != tail.last_index or self.has_ready():
+            return False
+        if self.leadership is not None:
+            return self.leadership.idle
+        return self.leader_id != 0 and self.commit_index == tail.last_index and self.following.installing is None
+
+    def membership_at(self, index: int) -> Membership:
+        """Who belonged to the set when this entry was the last: what a snapshot or a save at this index must carry."""
+        return self.memberships.at(index)
 
     def status(self) -> dict[str, object]:
         """A flat picture for operators."""
-        tail = self._tail
-        return {
+        tail = self.tail
+        picture: dict[str, object] = {
             "state": str(self.role),
             "term": self.term,
             "vote": self.vote,
@@ -85,63 +153,134 @@ class RaftNode:
             "durable_index": tail.durable_index,
             "compacted_index": tail.compacted_index,
             "uncommitted_bytes": self.uncommitted_bytes,
-            "num_peers": len(self.voters | self.learners) - 1,
+            "num_peers": len((self.voters | self.learners) - {self.node_id}),
             "latest_configuration": {"voters": sorted(self.voters), "learners": sorted(self.learners)},
         }
+        if self.leadership is not None:
+            picture["progress"] = {
+                peer: {"state": str(progress.state), "match": progress.match_index, "next": progress.next_index}
+                for peer, progress in self.leadership.progress.items()
+            }
+        return picture
 
     # ------------------------------------------------------------------ what the driver puts in
 
     def tick(self) -> None:
         """One unit of time has passed."""
-        if self.role is Role.LEADER:
-            return  # heartbeats to the other voters hang here
-        self._elapsed_ticks += 1
-        if self._elapsed_ticks >= self._timeout_ticks:
-            self._elapsed_ticks = 0
+        if self.leadership is not None:
+            self.leadership.tick()
+            return
+        self.elapsed_ticks += 1
+        if self.elapsed_ticks >= self._timeout_ticks:
+            self.elapsed_ticks = 0
             self._timeout_ticks = self._draw_timeout()
             self.campaign()
 
     def campaign(self) -> None:
         """Stand for election now. A leader, a learner and one that is no member have nothing to stand for."""
-        if self.role is Role.LEADER or self._config.node_id not in self.voters:
-            return
-        if self.role is Role.CANDIDATE and self._durable_hard_state.term < self.term:
-            return  # its own vote is still being written: a slow disk is no reason for another term
-        self._become_candidate()
+        self._election.campaign()
 
     def step(self, message: Message) -> None:
-        """Take a message from another member. Terms are judged here; what each kind means comes with replication."""
-        if message.sender not in self.voters and message.sender not in self.learners:
+        """Take a message from another node. Terms are judged here; what each kind means, by its handler."""
+        if message.receiver != self.node_id or message.sender == self.node_id:
             return
-        if message.sender == self._config.node_id:
+        if self.voters == {self.node_id} and message.sender not in self.learners:
+            return  # nobody leads or stands without the sole voter's knowledge. Others may not know each other yet
+        kind = message.kind
+        if kind == _PRE_VOTE:
+            self._election.asked_before(message)
             return
-        if message.term > self.term:
-            self._become_follower(message.term)
+        if message.term != self.term and not self._accept_term(message):
+            return
+        if self.leadership is not None:
+            if kind == MessageKind.APPEND_REPLY:
+                self.leadership.append_answered(message)
+            elif kind == MessageKind.HEARTBEAT_REPLY:
+                self.leadership.heartbeat_answered(message)
+            elif kind == MessageKind.VOTE:
+                self._election.asked(message)
+            return
+        handler = self._handlers.get(kind)
+        if handler is not None:
+            handler(message)
 
     def propose(self, payload: bytes, kind: int = _NORMAL) -> int:
         """Append to the log; the index is where the entry will be, if it commits. Leader only, bounded."""
-        if self.role is not Role.LEADER:
-            raise NotLeader(leader_id=self.leader_id)
+        leadership = self.leadership
+        if leadership is None or leadership.transferee:
+            raise NotLeader(leader_id=self.leader_id if leadership is None else leadership.transferee)
         if kind != _NORMAL:
             if kind == EntryKind.MEMBERSHIP:
-                raise NotSupported("changes of membership need a cluster; this replica set has one voter")
+                raise NotSupported("changes of membership are asked for with change_membership")
             raise ValidationError(f"entries of kind {kind} are not for proposing", field="kind")
         size = len(payload)
         # One that is too large by itself is taken when nothing else waits, or it could never get through.
-        if self.uncommitted_bytes and self.uncommitted_bytes + size > self._config.uncommitted_bytes_max:
+        if self.uncommitted_bytes and self.uncommitted_bytes + size > self.config.uncommitted_bytes_max:
             raise Overloaded(
                 f"{self.uncommitted_bytes} bytes are proposed and not yet committed; try again a little later",
-                retry_after_ms=self._config.overloaded_retry_ms,
+                retry_after_ms=self.config.overloaded_retry_ms,
             )
         self.uncommitted_bytes += size
-        return self._tail.append(self.term, _NORMAL, payload)
+        return self.tail.append(self.term, _NORMAL, payload)
+
+    def change_membership(self, change: Change, node_id: int) -> int:
+        """Propose one step; it is in force here at once. Refused before an own entry has committed, and while
+        another change is on its way."""
+        return self._lead().propose_change(change, node_id)
+
+    def transfer(self, node_id: int) -> None:
+        """Hand leadership to a voter. Proposals are refused meanwhile; given up after an election timeout."""
+        self._lead().transfer(node_id)
+
+    def read_index(self) -> int:
+        """Ask for an index that is safe to read at; the answer comes in a ready's `reads` under the returned number."""
+        leadership = self._lead()
+        number = self._next_read
+        self._next_read += 1
+        leadership.read(number)
+        return number
+
+    def report_unreachable(self, node_id: int) -> None:
+        """Messages to this peer may have been lost: find out where it is before sending more."""
+        if self.leadership is not None:
+            self.leadership.unreachable(node_id)
+
+    def snapshot_message(self, node_id: int, index: int) -> Message:
+        """The message that announces a snapshot at an applied index, with its term and its membership."""
+        self._lead()
+        if not max(1, self.tail.compacted_index) <= index <= self.applied_index:
+            raise ValueError(f"a snapshot at {index} is impossible: the log is applied up to {self.applied_index}")
+        term = self.tail.term(index)
+        entry = Entry(index, term, EntryKind.MEMBERSHIP, self.memberships.at(index).encode())
+        return Message(MessageKind.SNAPSHOT, self.node_id, node_id, self.term, index, term, 0, (entry,))
+
+    def report_snapshot(self, node_id: int, ok: bool, index: int = 0) -> None:
+        """What became of the snapshot for a peer; `index` is where it ended."""
+        if self.leadership is not None:
+            self.leadership.snapshot_sent(node_id, index if ok else 0)
+
+    def begin_install(self, snapshot: Snapshot) -> bool:
+        """The snapshot is built and its last step may be written. False: it is no longer wanted, throw it away.
+
+        From True on until `installed` the node takes no entries and does not stand for election.
+        """
+        return self.following.begin_flip(snapshot)
+
+    def installed(self, snapshot: Snapshot) -> None:
+        """The snapshot has durably taken the log's place, and whatever was stored or on its way before is void."""
+        self.following.flipped(snapshot)
+
+    def abandon_install(self) -> None:
+        """The snapshot could not be had; the leader will offer another."""
+        self.following.abandon()
 
     # ------------------------------------------------------------------ what the driver takes out
 
     def has_ready(self) -> bool:
-        tail = self._tail
+        tail = self.tail
         return (
-            tail.handed_index != tail.last_index
+            self.attention
+            or tail.handed_index != tail.last_index
             or tail.delivered_index < min(self.commit_index, tail.durable_index)
             or self._handed_hard_state != (self.term, self.vote)
             or self._handed_soft_state != (self.role, self.leader_id)
@@ -149,17 +288,27 @@ class RaftNode:
 
     def ready(self) -> Ready:
         """Everything new since the last call, handed out once."""
-        tail = self._tail
+        tail = self.tail
         hard_state: HardState | None = None
         if self._handed_hard_state != (self.term, self.vote):
             hard_state = self._handed_hard_state = HardState(self.term, self.vote)
         soft_state: SoftState | None = None
         if self._handed_soft_state != (self.role, self.leader_id):
             soft_state = self._handed_soft_state = SoftState(self.role, self.leader_id)
-        committed = tail.deliver(min(self.commit_index, tail.durable_index), self._config.committed_bytes_max)
-        ready = Ready(self._next_ready, hard_state, tail.hand_out(), committed, (), soft_state)
-        self._next_ready += 1
-        return ready
+        committed = tail.deliver(min(self.commit_index, tail.durable_index), self.config.committed_bytes_max)
+        number = self._next_ready
+        self._next_ready = number + 1
+        if self.leadership is not None and (self.attention or tail.handed_index != tail.last_index):
+            self.leadership.collect()
+        entries = tail.hand_out()
+        if not self.attention:
+            return Ready(number, hard_state, entries, committed, (), soft_state)
+        self.attention = False
+        messages, self._outbox = self._outbox, []
+        reads, self._reads = self._reads, []
+        snapshots, self._snapshots = self._snapshots, []
+        install = self.following.take_offered()
+        return Ready(number, hard_state, entries, committed, messages or (), soft_state, reads, snapshots, install)
 
     def advance(self, ready: Ready) -> None:
         """That ready's hard state and entries are durable. Readies complete in the order they were handed out."""
@@ -167,87 +316,143 @@ class RaftNode:
             raise ValueError(f"ready {ready.number} cannot complete before ready {self._next_advance}")
         self._next_advance += 1
         if ready.hard_state is not None:
-            self._durable_hard_state = ready.hard_state
-            self._count_own_vote()
+            self.durable_hard_state = ready.hard_state
+            self._election.hard_state_stored()
         if ready.entries:
-            self._tail.durable_index = ready.entries[-1].index
-            self._maybe_commit()
+            self.tail.stored()
+            if self.leadership is not None:
+                self.leadership.maybe_commit()
+            else:
+                self.following.stored()
 
     def applied(self, index: int) -> None:
         """The machine has applied everything up to this index."""
-        if not self.applied_index <= index <= self._tail.delivered_index:
+        if not self.applied_index <= index <= self.tail.delivered_index:
             raise ValueError(
-                f"applied cannot be {index}: it was {self.applied_index}, and {self._tail.delivered_index} "
+                f"applied cannot be {index}: it was {self.applied_index}, and {self.tail.delivered_index} "
                 "is the last that was handed out"
             )
         self.applied_index = index
 
     def compacted(self, index: int, term: int) -> None:
         """The log up to this index may be gone; its term is remembered."""
-        tail = self._tail
+        tail = self.tail
         if not tail.compacted_index <= index <= self.applied_index:
             raise ValueError(
                 f"cannot compact to {index}: compacted is {tail.compacted_index}, applied {self.applied_index}"
             )
         tail.compacted_index = index
         tail.compacted_term = term
+        self.memberships.compact(index)
 
-    # ------------------------------------------------------------------ the rules
+    # ------------------------------------------------------------------ roles
 
-    def _become_follower(self, term: int) -> None:
-        self.term = term
-        self.vote = 0
-        self.role = self._resting_role()
-        self.leader_id = 0
-        self._reset()
+    def become_follower(self, term: int, leader_id: int) -> None:
+        new_term = term != self.term
+        if new_term:
+            self.term = term
+            self.vote = 0
+        self._enter(self._resting_role(), leader_id)
+        if new_term:
+            self.following.reset()
 
-    def _become_candidate(self) -> None:
+    def become_pre_candidate(self) -> None:
+        self._enter(Role.PRE_CANDIDATE, 0)
+
+    def become_candidate(self) -> None:
         self.term += 1
-        self.vote = self._config.node_id
-        self.role = Role.CANDIDATE
-        self.leader_id = 0
-        self._reset()
+        self.vote = self.node_id
+        self._enter(Role.CANDIDATE, 0)
+        self.following.reset()
 
-    def _become_leader(self) -> None:
-        self.role = Role.LEADER
-        self.leader_id = self._config.node_id
-        self._reset()
-        self._first_own_index = self._tail.append(self.term, EntryKind.NOOP, b"")
+    def become_leader(self) -> None:
+        self._enter(Role.LEADER, self.node_id)
+        self.leadership = Leadership(self)
+        self.tail.append(self.term, EntryKind.NOOP, b"")
 
-    def _reset(self) -> None:
-        self._votes.clear()
-        self._match.clear()
+    def _enter(self, role: Role, leader_id: int) -> None:
+        if self.leadership is not None:
+            self.leadership.end()
+            self.leadership = None
+            self.tail.keep(KEEP_NOTHING)
+        self.role = role
+        self.leader_id = leader_id
         self.uncommitted_bytes = 0
-        self._elapsed_ticks = 0
+        self.elapsed_ticks = 0
         self._timeout_ticks = self._draw_timeout()
+        self._election.reset()
 
-    def _count_own_vote(self) -> None:
-        """A candidate's vote for itself counts once it is durable, as it would if another had asked for it."""
-        if self.role is Role.CANDIDATE and self._durable_hard_state == (self.term, self._config.node_id):
-            self._votes.add(self._config.node_id)
-            if len(self._votes) >= self._quorum:
-                self._become_leader()
+    def follow(self, leader_id: int) -> None:
+        """The leader of this term was heard."""
+        if self.role is Role.FOLLOWER or self.role is Role.LEARNER:
+            self.leader_id = leader_id
+            self.elapsed_ticks = 0
+        else:
+            self.become_follower(self.term, leader_id)
 
-    def _maybe_commit(self) -> None:
-        """Commit what a majority holds durably, if it reaches into this leader's own term."""
-        if self.role is not Role.LEADER:
-            return
-        self._match[self._config.node_id] = self._tail.durable_index
-        held = sorted((self._match.get(voter, 0) for voter in self.voters), reverse=True)
-        index = held[self._quorum - 1]
-        if index < self._first_own_index or index <= self.commit_index:
-            return
-        first_counted = max(self.commit_index, self._first_own_index) + 1
-        self.uncommitted_bytes -= self._tail.size(first_counted, index)
-        self.commit_index = index
+    def membership_changed(self) -> None:
+        self.voters, self.learners = self.memberships.current
+        self.quorum = len(self.voters) // 2 + 1
+        if self.leadership is not None:
+            self.leadership.membership_changed()
+        elif self.role is Role.FOLLOWER or self.role is Role.LEARNER:
+            self.role = self._resting_role()
 
-    @property
-    def _quorum(self) -> int:
-        return len(self.voters) // 2 + 1
+    def restore(self, snapshot: Snapshot) -> None:
+        """A snapshot is the log's new beginning."""
+        self.tail.restore(snapshot.index, snapshot.term)
+        self.commit_index = self.applied_index = snapshot.index
+        self.memberships = Memberships(snapshot.index, Membership(snapshot.voters, snapshot.learners))
+        self.membership_changed()
+
+    # ------------------------------------------------------------------ the rules they share
+
+    def _accept_term(self, message: Message) -> bool:
+        """Judge a message of another term; whether its handler should see it."""
+        kind = message.kind
+        if message.term < self.term:
+            if kind in _FROM_LEADERS:
+                # A leader that was left behind must hear of it, or a node with a higher term could never rejoin.
+                self.send(Message(MessageKind.APPEND_REPLY, self.node_id, message.sender, self.term))
+            elif kind == MessageKind.VOTE:
+                self.send(Message(MessageKind.VOTE_REPLY, self.node_id, message.sender, self.term, rejected=True))
+            return False
+        if kind == MessageKind.VOTE and message.context != FORCED and self._election.leased():
+            return False
+        if kind == MessageKind.PRE_VOTE_REPLY and not message.rejected:
+            return True  # it answers the term that this node would stand in
+        self.become_follower(message.term, message.sender if kind in _FROM_LEADERS else 0)
+        return True
+
+    def _told_to_stand(self, message: Message) -> None:
+        """The leader hands over: no pre-vote, and the others' lease on it does not count."""
+        self._election.campaign(forced=True)
+
+    def _lead(self) -> Leadership:
+        if self.leadership is None:
+            raise NotLeader(leader_id=self.leader_id)
+        return self.leadership
+
+    def send(self, message: Message) -> None:
+        self._outbox.append(message)
+        self.attention = True
+
+    def answer_read(self, read: ReadState) -> None:
+        self._reads.append(read)
+        self.attention = True
+
+    def need_snapshot(self, peer: int) -> None:
+        self._snapshots.append(peer)
+        self.attention = True
+
+    def commit_to(self, index: int) -> None:
+        """A follower learns what is committed."""
+        if index > self.commit_index:
+            self.commit_index = index
 
     def _resting_role(self) -> Role:
-        return Role.LEARNER if self._config.node_id in self.learners else Role.FOLLOWER
+        return Role.LEARNER if self.node_id in self.learners else Role.FOLLOWER
 
     def _draw_timeout(self) -> int:
         """Drawn anew each time, so that two candidates do not collide for ever."""
-        return self._config.election_ticks + self._rng.randrange(self._config.election_ticks)
+        return self.config.election_ticks + self._rng.randrange(self.config.election_ticks)

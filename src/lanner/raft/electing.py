@@ -1,0 +1,148 @@
+"""How a node comes to lead: asking whether an election could be won, then winning it.
+
+- *Pre-vote.* A node whose timer ran out first asks, without a new term, who would vote for it. One that was cut off
+  asks in vain when it returns, and disturbs nobody.
+- *The lease of a leader.* Who has heard from a leader within the shortest election timeout answers no candidate, so a
+  node that was removed, or hears nobody, cannot depose a leader that others follow. A leader that loses its
+  majority steps down before that time is over. An election the leader asked for itself (a hand-over) passes the lease.
+- *Nothing is said before it is durable.* A vote is answered, and votes are asked for, once term and vote are on disk: a
+  candidate that forgot its candidacy could stand again in the same term, with a shorter log, and count old answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lanner.raft.entry import Message, MessageKind, Role
+
+if TYPE_CHECKING:
+    from lanner.raft.node import RaftNode
+
+FORCED: Final = 1
+
+
+class Election:
+    """One node's part in elections, its own and others'."""
+
+    __slots__ = ("_forced", "_node", "_requested", "_votes", "_waiting")
+
+    def __init__(self, node: RaftNode) -> None:
+        self._node = node
+        self._votes: dict[int, bool] = {}
+        self._forced = False
+        self._requested = False
+        self._waiting: list[Message] = []  # grants that go out once the vote is durable
+
+    def reset(self) -> None:
+        self._votes.clear()
+        self._forced = self._requested = False
+
+    # ------------------------------------------------------------------ standing
+
+    def campaign(self, *, forced: bool = False) -> None:
+        node = self._node
+        if node.role is Role.LEADER or node.node_id not in node.voters or node.following.flipping:
+            return
+        if node.role is Role.CANDIDATE and node.durable_hard_state.term < node.term:
+            return  # its own vote is still being written: a slow disk is no reason for another term
+        if forced or len(node.voters) == 1:
+            self._stand(forced=forced)
+            return
+        node.become_pre_candidate()
+        self._votes[node.node_id] = True
+        self._ask(MessageKind.PRE_VOTE, node.term + 1)
+
+    def _stand(self, *, forced: bool = False) -> None:
+        self._node.become_candidate()
+        self._forced = forced
+
+    def hard_state_stored(self) -> None:
+        """Term and vote are durable: answer those who wait for that, and ask for votes."""
+        node = self._node
+        durable = node.durable_hard_state
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for answer in waiting:
+                if answer.term > durable.term:
+                    self._waiting.append(answer)
+                elif answer.term == node.term and durable == (answer.term, answer.receiver):
+                    node.send(answer)
+        if node.role is not Role.CANDIDATE or self._requested or durable != (node.term, node.node_id):
+            return
+        self._requested = True
+        self._votes[node.node_id] = True
+        if not self._decided():
+            self._ask(MessageKind.VOTE, node.term)
+
+    def _ask(self, kind: MessageKind, term: int) -> None:
+        node, tail = self._node, self._node.tail
+        context = FORCED if self._forced else 0
+        for voter in sorted(node.voters):
+            if voter != node.node_id:
+                node.send(
+                    Message(kind, node.node_id, voter, term, tail.last_index, tail.last_term, context=context),
+                )
+
+    # ------------------------------------------------------------------ answers to an own candidacy
+
+    def pre_vote_answered(self, message: Message) -> None:
+        node = self._node
+        if node.role is Role.PRE_CANDIDATE and (message.rejected or message.term == node.term + 1):
+            self._votes.setdefault(message.sender, not message.rejected)
+            self._decided()
+
+    def vote_answered(self, message: Message) -> None:
+        if self._node.role is Role.CANDIDATE and self._requested:
+            self._votes.setdefault(message.sender, not message.rejected)
+            self._decided()
+
+    def _decided(self) -> bool:
+        node = self._node
+        granted = sum(self._votes.get(voter, False) for voter in node.voters)
+        refused = sum(not self._votes.get(voter, True) for voter in node.voters)
+        if granted >= node.quorum:
+            if node.role is Role.PRE_CANDIDATE:
+                self._stand()
+            else:
+                node.become_leader()
+            return True
+        if refused >= node.quorum:
+            node.become_follower(node.term, 0)
+            return True
+        return False
+
+    # ------------------------------------------------------------------ the candidacies of others
+
+    def leased(self) -> bool:
+        """Whether a leader is known to be there: nobody should be elected behind its back."""
+        node = self._node
+        return node.role is Role.LEADER or (node.leader_id != 0 and node.elapsed_ticks < node.config.election_ticks)
+
+    def asked_before(self, message: Message) -> None:
+        """A pre-vote: promises nothing, changes nothing."""
+        node = self._node
+        if self.leased():
+            return
+        if message.term > node.term and self._log_suffices(message):
+            node.send(Message(MessageKind.PRE_VOTE_REPLY, node.node_id, message.sender, message.term))
+        else:
+            node.send(Message(MessageKind.PRE_VOTE_REPLY, node.node_id, message.sender, node.term, rejected=True))
+
+    def asked(self, message: Message) -> None:
+        """A vote in this node's own term, which it has moved to already if it had to."""
+        node = self._node
+        free = node.vote == message.sender or (node.vote == 0 and node.leader_id == 0)
+        if not (free and node.role is not Role.LEADER and self._log_suffices(message)):
+            node.send(Message(MessageKind.VOTE_REPLY, node.node_id, message.sender, node.term, rejected=True))
+            return
+        node.vote = message.sender
+        node.elapsed_ticks = 0
+        answer = Message(MessageKind.VOTE_REPLY, node.node_id, message.sender, node.term)
+        if node.durable_hard_state == (node.term, node.vote):
+            node.send(answer)
+        else:
+            self._waiting.append(answer)
+
+    def _log_suffices(self, message: Message) -> bool:
+        tail = self._node.tail
+        return (message.log_term, message.log_index) >= (tail.last_term, tail.last_index)

@@ -1,0 +1,393 @@
+"""How a node leads: sending, counting, committing, confirming reads, handing over.
+
+A `Leadership` is made when an election is won and dropped when it ends, so nothing a leader knows outlives its term.
+
+- *Lazy sending.* Nothing is sent when something is proposed; `collect`, called once for every ready, sends each peer
+  all that it may have. Sixteen proposals between two readies are one message.
+- *Commit* what a majority of voters holds durably, if that reaches into the leader's own term. Its own disk is one of
+  them, and not waited for before sending.
+- *Rounds.* A counter that moves with every tick and every read that needs a new one. Messages carry it, answers bring
+  it back. A majority that brought back a round has followed this leader after that round began: that confirms reads,
+  and a leader whose majority brought back nothing young enough steps down before anybody's lease on it runs out.
+- *Membership.* Peers come and go when the entry is appended. A leader that is no voter any more leads until that has
+  committed, without counting itself, then sends the best successor into an election.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from lanner.errors import ConflictError, NotLeader, ServiceUnavailable, ValidationError
+from lanner.raft.entry import Entry, EntryKind, Message, MessageKind, ReadState
+from lanner.raft.log import KEEP_NOTHING
+from lanner.raft.membership import Change
+from lanner.raft.progress import Progress, ProgressState
+
+if TYPE_CHECKING:
+    from lanner.raft.node import RaftNode
+
+_APPEND = int(MessageKind.APPEND)
+_COMMIT = int(MessageKind.COMMIT)
+_HEARTBEAT = int(MessageKind.HEARTBEAT)
+_PROBE = ProgressState.PROBE
+_REPLICATE = ProgressState.REPLICATE
+_SNAPSHOT = ProgressState.SNAPSHOT
+
+
+class _Read(NamedTuple):
+    number: int
+    round: int
+
+
+class Leadership:
+    """One leader's term."""
+
+    __slots__ = (
+        "_heartbeat_due",
+        "_heartbeat_ticks",
+        "_node",
+        "_reads",
+        "_round",
+        "_round_sent",
+        "_tick_rounds",
+        "_transfer_ticks",
+        "first_own_index",
+        "progress",
+        "transferee",
+    )
+
+    def __init__(self, node: RaftNode) -> None:
+        config = node.config
+        self._node = node
+        self.first_own_index = node.tail.last_index + 1  # its empty entry; every later one is of its term
+        self.progress: dict[int, Progress] = {}
+        self.transferee = 0
+        self._transfer_ticks = 0
+        self._heartbeat_due = False
+        self._heartbeat_ticks = 0
+        self._round = 1
+        self._round_sent = 0
+        # As many ticks as a majority may be silent: fewer than the shortest election timeout.
+        self._tick_rounds: deque[int] = deque(maxlen=max(config.election_ticks - 1, config.heartbeat_ticks + 2))
+        self._reads: deque[_Read] = deque()
+        self.membership_changed()
+
+    @property
+    def own_term_committed(self) -> bool:
+        return self._node.commit_index >= self.first_own_index
+
+    def membership_changed(self) -> None:
+        """Peers are those of the membership in force; newcomers are probed from the log's end."""
+        node = self._node
+        peers = (node.voters | node.learners) - {node.node_id}
+        for gone in self.progress.keys() - peers:
+            del self.progress[gone]
+        for peer in sorted(peers - self.progress.keys()):
+            self.progress[peer] = Progress(self.first_own_index, self._round)
+        if self.transferee and self.transferee not in node.voters:
+            self.transferee = 0
+        node.attention = True
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        if not self.progress:
+            return
+        node = self._node
+        self._round += 1
+        rounds = self._tick_rounds
+        rounds.append(self._round)
+        if len(rounds) == rounds.maxlen and self._majority_round() < rounds[0]:
+            node.become_follower(node.term, 0)
+            return
+        self._heartbeat_ticks += 1
+        if self._heartbeat_ticks >= node.config.heartbeat_ticks:
+            self._heartbeat_ticks = 0
+            self._heartbeat_due = True
+            node.attention = True
+        if self.transferee:
+            self._transfer_ticks += 1
+            if self._transfer_ticks >= node.config.election_ticks:
+                self.transferee = 0
+
+    def _majority_round(self) -> int:
+        """The highest round that a majority of voters has brought back; the leader itself is always up to date."""
+        node, own = self._node, self._round
+        progress, node_id = self.progress, node.node_id
+        rounds = sorted([own if voter == node_id else progress[voter].round for voter in node.voters], reverse=True)
+        return rounds[node.quorum - 1]
+
+    # ------------------------------------------------------------------ sending
+
+    def collect(self) -> None:
+        """Send every peer what it may have by now."""
+        node = self._node
+        if not self.progress:
+            return
+        self._round_sent = self._round
+        needed = KEEP_NOTHING
+        for peer, progress in self.progress.items():
+            if self._heartbeat_due:
+                self._tell(_HEARTBEAT, peer, progress)
+                if peer == self.transferee:
+                    self._maybe_hand_over(progress)
+            if progress.state is not _SNAPSHOT:
+                self._send_appends(peer, progress)
+            if progress.told_index < node.commit_index and progress.told_index < progress.match_index:
+                self._tell(_COMMIT, peer, progress)
+            if progress.state is _REPLICATE and progress.match_index < needed:
+                needed = progress.match_index + 1
+        self._heartbeat_due = False
+        if needed != node.tail.keep_from:
+            node.tail.keep(needed)
+
+    def _tell(self, kind: int, peer: int, progress: Progress) -> None:
+        """What is committed of that which the peer is known to hold."""
+        node = self._node
+        commit = min(node.commit_index, progress.match_index)
+        if commit > progress.told_index:
+            progress.told_index = commit
+        node.send(Message(kind, node.node_id, peer, node.term, 0, 0, commit, (), False, 0, self._round))
+
+    def _send_appends(self, peer: int, progress: Progress) -> None:
+        node = self._node
+        config, last = node.config, node.tail.last_index
+        if progress.state is _PROBE:
+            if not progress.paused:
+                self._send_append(peer, progress)
+            return
+        while progress.next_index <= last:
+            if not progress.has_room(config.inflight_messages_max, config.inflight_bytes_max):
+                break
+            if not self._send_append(peer, progress):
+                return
+        if progress.nudge:
+            self._send_append(peer, progress, empty=True)
+
+    def _send_append(self, peer: int, progress: Progress, *, empty: bool = False) -> bool:
+        node = self._node
+        tail, config = node.tail, node.config
+        first = progress.next_index
+        if first <= tail.compacted_index:
+            self._ask_for_snapshot(peer, progress)
+            return False
+        entries: list[Entry] = []
+        if not empty:
+            entries = tail.pick(first, config.append_entries_max, config.append_bytes_max)
+        previous = first - 1
+        term = tail.term(previous)
+        node.send(
+            Message(
+                _APPEND,
+                node.node_id,
+                peer,
+                node.term,
+                previous,
+                term,
+                node.commit_index,
+                entries,
+                False,
+                0,
+                self._round,
+            )
+        )
+        told = min(node.commit_index, previous + len(entries))
+        if told > progress.told_index:
+            progress.told_index = told
+        progress.sent_round = self._round
+        progress.nudge = False
+        if entries:
+            progress.sent(entries[-1].index, sum([len(entry.payload) for entry in entries]))
+        elif progress.state is _PROBE:
+            progress.paused = True
+        return True
+
+    def _ask_for_snapshot(self, peer: int, progress: Progress) -> None:
+        """Only of a peer that answers: a snapshot for one that is away would be old before it is read."""
+        if progress.heard:
+            progress.await_snapshot()
+            self._node.need_snapshot(peer)
+        else:
+            progress.paused = True
+
+    # ------------------------------------------------------------------ answers
+
+    def append_answered(self, message: Message) -> None:
+        progress = self._heard(message)
+        if progress is None:
+            return
+        if not message.rejected:
+            self._acknowledged(message.sender, progress, message.log_index)
+            return
+        agreeing, _ = self._node.tail.last_not_after(message.hint, message.log_term)
+        if progress.refused(message.log_index, agreeing + 1):
+            self._node.attention = True
+
+    def heartbeat_answered(self, message: Message) -> None:
+        """It also repairs what was lost: a probe, an append, or the answer to one."""
+        progress = self._heard(message)
+        if progress is None:
+            return
+        if message.log_index > progress.match_index:
+            self._acknowledged(message.sender, progress, message.log_index)
+        node = self._node
+        if progress.state is _PROBE:
+            progress.paused = False
+            node.attention = True
+        elif progress.state is _REPLICATE and progress.match_index < node.tail.last_index:
+            # It has answered something younger than the latest append, and still lacks entries: ask where it is.
+            progress.nudge = message.context > progress.sent_round
+            node.attention = True
+
+    def _heard(self, message: Message) -> Progress | None:
+        progress = self.progress.get(message.sender)
+        if progress is None:
+            return None
+        progress.heard = True
+        if message.commit_index > progress.commit_index:
+            progress.commit_index = message.commit_index
+        if message.context > progress.round:
+            progress.round = message.context
+            if self._reads:
+                self._confirm_reads()
+        return progress
+
+    def _acknowledged(self, peer: int, progress: Progress, index: int) -> None:
+        tail = self._node.tail
+        if not progress.acknowledged(min(index, tail.last_index), tail.compacted_index + 1):
+            return
+        if progress.next_index <= tail.last_index or progress.told_index < self._node.commit_index:
+            self._node.attention = True
+        if peer == self.transferee:
+            self._maybe_hand_over(progress)
+        self.maybe_commit()
+
+    # ------------------------------------------------------------------ commits
+
+    def maybe_commit(self) -> None:
+        """Commit what a majority holds durably, if it reaches into this leader's own term."""
+        node, tail = self._node, self._node.tail
+        node_id, progress = node.node_id, self.progress
+        if progress:
+            held = sorted(
+                [tail.durable_index if voter == node_id else progress[voter].match_index for voter in node.voters],
+                reverse=True,
+            )
+            index = held[node.quorum - 1]
+        else:
+            index = tail.durable_index
+        if index < self.first_own_index or index <= node.commit_index:
+            return
+        first_counted = max(node.commit_index, self.first_own_index) + 1
+        node.uncommitted_bytes -= tail.size(first_counted, index)
+        node.commit_index = index
+        if progress:
+            node.attention = True
+        if self._reads:
+            self._confirm_reads()
+        if node_id not in node.voters and node.memberships.current_index <= index:
+            self._retire()
+
+    def _retire(self) -> None:
+        """This leader's removal has committed: tell the others, and let the best of them take over at once."""
+        node = self._node
+        self.collect()
+        successor = max(node.voters, key=lambda voter: (self.progress[voter].match_index, -voter))
+        node.send(Message(MessageKind.TIMEOUT_NOW, node.node_id, successor, node.term))
+        node.become_follower(node.term, 0)
+
+    # ------------------------------------------------------------------ membership
+
+    def check_change(self) -> None:
+        """Whether the membership may change now."""
+        node = self._node
+        if self.transferee:
+            raise NotLeader("leadership is being handed over; ask the next leader", leader_id=self.transferee)
+        if not self.own_term_committed:
+            raise ServiceUnavailable("the new leader has not committed an entry of its own term yet; try again")
+        if node.memberships.current_index > node.commit_index:
+            raise ConflictError("another change of membership is on its way; wait until it has committed")
+
+    def propose_change(self, change: Change, peer: int) -> int:
+        node = self._node
+        self.check_change()
+        membership = node.memberships.current.changed(change, peer)
+        index = node.tail.append(node.term, EntryKind.MEMBERSHIP, payload := membership.encode())
+        node.uncommitted_bytes += len(payload)
+        node.memberships.append(index, membership)
+        node.membership_changed()
+        return index
+
+    # ------------------------------------------------------------------ hand-over
+
+    def transfer(self, peer: int) -> None:
+        node = self._node
+        if peer == node.node_id:
+            return
+        if peer not in node.voters:
+            raise ValidationError(f"node {peer} is no voter here: it cannot lead", field="node_id")
+        self.transferee = peer
+        self._transfer_ticks = 0
+        self._maybe_hand_over(self.progress[peer])
+        node.attention = True
+
+    def _maybe_hand_over(self, progress: Progress) -> None:
+        node = self._node
+        if progress.match_index == node.tail.last_index:
+            node.send(Message(MessageKind.TIMEOUT_NOW, node.node_id, self.transferee, node.term))
+
+    # ------------------------------------------------------------------ reads
+
+    def read(self, number: int) -> None:
+        """Confirm, by a round that begins now, that nobody else leads; then what is committed may be read."""
+        if self._round == self._round_sent:
+            self._round += 1
+        self._reads.append(_Read(number, self._round))
+        if self.progress:
+            self._heartbeat_due = True
+            self._node.attention = True
+        self._confirm_reads()
+
+    def _confirm_reads(self) -> None:
+        """The commit index of this very moment serves: a later one is never wrong."""
+        if not self.own_term_committed:
+            return
+        node, confirmed = self._node, self._majority_round()
+        while self._reads and self._reads[0].round <= confirmed:
+            node.answer_read(ReadState(self._reads.popleft().number, node.commit_index))
+
+    def end(self) -> None:
+        """Leadership is lost: those who wait for a read must ask again."""
+        for read in self._reads:
+            self._node.answer_read(ReadState(read.number, 0))
+
+    # ------------------------------------------------------------------ what the driver reports
+
+    def unreachable(self, peer: int) -> None:
+        progress = self.progress.get(peer)
+        if progress is not None:
+            progress.heard = False
+            if progress.state is _REPLICATE:
+                progress.probe(progress.match_index + 1)
+                progress.paused = True  # until it answers a heartbeat
+
+    def snapshot_sent(self, peer: int, index: int) -> None:
+        """A snapshot up to `index` was installed there; 0: it failed."""
+        progress = self.progress.get(peer)
+        if progress is None or progress.state is not _SNAPSHOT:
+            return
+        progress.probe(max(progress.match_index, index) + 1)
+        progress.paused = True  # a heartbeat's answer, or the install's, starts it again
+        progress.heard = index > 0
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to send, to wait for or to tell."""
+        node = self._node
+        last, commit = node.tail.last_index, node.commit_index
+        if self._reads or self.transferee:
+            return False
+        return all(
+            progress.match_index == last and progress.commit_index == commit for progress in self.progress.values()
+        )
