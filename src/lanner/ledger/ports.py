@@ -40,7 +40,7 @@ class Files(Protocol):
         """At most length bytes, fewer at the end of the file; callable from any thread. FileMissing when it is gone."""
 
     def next_data(self, file_id: int, offset: int) -> int | None:
-        """Where a byte other than zero may stand, at or behind the offset; None when there is none. May be too early."""
+        """Where a byte other than zero may stand, at or behind the offset (perhaps too early); None: nowhere."""
 
     def truncate(self, file_id: int, size: int) -> None:
         """Cut the file; durable with its next sync."""
