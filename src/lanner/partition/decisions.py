@@ -38,6 +38,8 @@ def decide(state: State, requests: Sequence[Request], settings: TopicSettings, n
     polls: list[tuple[int, Poll]] = []
     others: list[tuple[int, Request]] = []
     for number, request in enumerate(requests):
+        if not isinstance(request, Tick):
+            decision.wanted.add(request.group)
         if isinstance(request, Poll):
             polls.append((number, request))
         elif isinstance(request, (Settle, Release)):

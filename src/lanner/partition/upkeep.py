@@ -190,8 +190,7 @@ def _drop_idle_groups(decision: Pass) -> None:
     for name, group in decision.state.groups.items():
         if group.active_ms > until_ms:
             return
-        view = decision.view(name)
-        if view is not None and view.group is group and not view.touched and not view.closed and not group.leases:
+        if name not in decision.wanted and not group.leases:
             decision.drop_group(name)
 
 

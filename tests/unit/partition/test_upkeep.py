@@ -209,13 +209,20 @@ def test_the_next_idle_group_is_due_when_its_time_is_over(make_bench: Any) -> No
     assert bench.partition.groups() == [] and due_ms(bench) is None
 
 
-def test_a_group_used_in_the_pass_that_would_drop_it_stays(make_bench: Any) -> None:
+@pytest.mark.parametrize(
+    "request_", [Poll("g", "m", 99), CommitOffset("s", 1), Settle("g", [(1, 0, 1, 1, -1, "")]), Seek("g", 0)]
+)
+def test_a_group_named_in_the_pass_that_would_drop_it_stays(make_bench: Any, request_: Any) -> None:
+    """After a long stop of the broker the first to come back must find their groups."""
     bench = make_bench(group_idle_ms=5_000)
     bench.append()
-    token = bench.poll(lease_ms=1_000).token
+    bench.poll(auto_ack=True)
+    bench.ask(CommitOffset("s", 0))
     bench.wait(6_000)
-    bench.ask(Settle("g", [(token, 0, 1, 3, 100, "")]))
-    assert bench.partition.groups() == ["g"]
+    bench.ask(request_)
+    assert bench.partition.groups() == [request_.group]
+    if isinstance(request_, Poll):
+        assert bench.partition.describe_group("g", bench.now_ms).lag == 0
 
 
 def test_idle_producers_are_forgotten_by_a_decision(bench: Any) -> None:
