@@ -6,10 +6,10 @@ It imports only the wire, batch and net rooms and the foundations, so it works w
 from lanner.client.admin import Admin, DeadMessage, DeadMessages
 from lanner.client.consumer import Consumer
 from lanner.client.delivery import Message, MessageBatch, Settling
-from lanner.client.producer import Producer, Sending
+from lanner.client.producer import Producer
 from lanner.client.queue import Queue, connect
 from lanner.client.reader import Reader
-from lanner.client.receipts import Receipt, Receipts
+from lanner.client.receipts import Receipt, Receipts, Sending
 from lanner.client.stream import Hole, ReadBatch
 
 __all__ = [

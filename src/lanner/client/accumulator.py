@@ -107,10 +107,8 @@ class Accumulator:
     ) -> Parcel:
         """Put one message into the open parcel of its kind; its position is the last one of the parcel returned."""
         size = len(value) + MESSAGE_OVERHEAD_BYTES
-        if key is not None:
-            size += len(key) + MESSAGE_OVERHEAD_BYTES
-        if headers:
-            size += sum(map(len, headers)) + sum(map(len, headers.values())) + 8 * len(headers)
+        if key is not None or headers:
+            size += side_bytes(key, headers)
         kind = (deliver_at_ms, expires_at_ms)
         parcel = lane.opened.get(kind)
         if parcel is None or parcel.size + size > self.batch_bytes:
@@ -407,6 +405,15 @@ class Accumulator:
         parcel.data = None
         self.parcels -= 1
         self.buffered_bytes -= parcel.size
+
+
+def side_bytes(key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
+    """What a message's key and headers take in a batch, at most."""
+    size = 0 if key is None else len(key) + MESSAGE_OVERHEAD_BYTES
+    if headers:
+        # A name may take up to four bytes for each of its characters.
+        size += 4 * sum(map(len, headers)) + sum(map(len, headers.values())) + 10 * len(headers)
+    return size
 
 
 def _extend_column(parcel: Parcel, name: str, count: int, item: Any) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lanner import limits
 from lanner.batch import Codec
-from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator
+from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, side_bytes
 from lanner.client.intake import (
     Moment,
     Text,
@@ -30,7 +30,7 @@ from lanner.client.intake import (
     value_bytes,
 )
 from lanner.client.parcel import Fate, Identity, Lane, Parcel
-from lanner.client.receipts import Placed, Receipt, Receipts, receipt_of
+from lanner.client.receipts import Placed, Receipt, Receipts, Sending
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
 from lanner.client.session import Outcome, Session
 from lanner.errors import (
@@ -47,28 +47,24 @@ _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _TICK_S: Final = 0.25  # how often deadlines are looked at while the broker cannot be reached
 
 
-class Sending:
-    """The fate of one message, as an awaitable: `await` gives its Receipt or raises why it failed."""
+class _Columns(NamedTuple):
+    """Many messages, checked, as `publish_many` got them."""
 
-    __slots__ = ("_loop", "_parcel", "_position")
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    headers: list[dict[str, bytes] | None] | None
+    deliver_at_ms: int
+    expires_at_ms: int
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, parcel: Parcel, position: int) -> None:
-        self._loop = loop
-        self._parcel = parcel
-        self._position = position
-
-    def __await__(self) -> Generator[Any, None, Receipt]:
-        parcel = self._parcel
-        if not parcel.settled:
-            parcel.observed = True
-            waiter = self._loop.create_future()
-            parcel.waiters.append(waiter)
-            yield from waiter
-        return receipt_of(parcel, self._position)
-
-    def done(self) -> bool:
-        """Whether the fate is known."""
-        return self._parcel.settled
+    def sizes(self, places: Sequence[int] | None) -> list[int]:
+        """The bytes of each of these messages, keys and headers included."""
+        keys, headers = self.keys, self.headers
+        sizes = list(map(len, self.values if places is None else [self.values[place] for place in places]))
+        if keys is None and headers is None:
+            return sizes
+        for row, place in enumerate(range(len(sizes)) if places is None else places):
+            sizes[row] += side_bytes(None if keys is None else keys[place], None if headers is None else headers[place])
+        return sizes
 
 
 class Producer:
@@ -212,7 +208,7 @@ class Producer:
             assert chosen is not None
             lane = held.lane(route.topic, chosen, priority, not dedup_id)
         if dedup_id:  # the id is of the batch: such a message travels alone, and needs no sequence
-            size = len(value) + MESSAGE_OVERHEAD_BYTES
+            size = len(value) + MESSAGE_OVERHEAD_BYTES + side_bytes(key, headers)
             parcel = held.add_sealed(
                 lane, [value], [key], [headers], size, born_ms, deliver_at_ms, expires_at_ms, dedup_id
             )
@@ -265,31 +261,10 @@ class Producer:
         deliver_at_ms = deliver_moment(delay_ms, deliver_at, now_ms)
         expires_at_ms = expiry_moment(ttl_ms, expires_at, now_ms)
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
+        columns = _Columns(column, key_column, header_column, deliver_at_ms, expires_at_ms)
         placed: list[Placed] = []
         for chosen, places in divide_by_key(route, partition, key_column, count):
-            part = column if places is None else [column[place] for place in places]
-            lengths = list(map(len, part))
-            for start, stop in split_by_size(lengths, self._held.batch_bytes, self._held.batch_messages):
-                while self.full:
-                    await self.room()
-                if chosen is None:
-                    lane = self._round_lane(route, lane_number)
-                else:
-                    lane = self._held.lane(topic, chosen, lane_number)
-                indexes = range(start, stop) if places is None else places[start:stop]
-                parcel = self._held.add_sealed(
-                    lane,
-                    part[start:stop],
-                    None if key_column is None else [key_column[place] for place in indexes],
-                    None if header_column is None else [header_column[place] for place in indexes],
-                    sum(lengths[start:stop]) + MESSAGE_OVERHEAD_BYTES * (stop - start),
-                    self._loop.time() * 1000,
-                    deliver_at_ms,
-                    expires_at_ms,
-                )
-                parcel.observed = True
-                placed.append(Placed(parcel, indexes))
-                self._schedule()
+            await self._place_columns(route, lane_number, chosen, columns, places, placed)
         await self._wait_for(parcel for parcel, _ in placed)
         receipts = Receipts(placed, count)
         if receipts.error is not None and not return_errors:
@@ -297,6 +272,41 @@ class Producer:
                 f"{receipts.failed} of {count} messages failed: {receipts.error.message}", **receipts.error.details
             )
         return receipts
+
+    async def _place_columns(
+        self,
+        route: Route,
+        priority: int,
+        partition: int | None,
+        columns: _Columns,
+        places: list[int] | None,
+        placed: list[Placed],
+    ) -> None:
+        """Cut what goes to one partition (None: to any) into batches, as fast as there is room for them."""
+        held = self._held
+        values = columns.values if places is None else [columns.values[place] for place in places]
+        sizes = columns.sizes(places)
+        for start, stop in split_by_size(sizes, held.batch_bytes, held.batch_messages):
+            while self.full:
+                await self.room()
+            if partition is None:
+                lane = self._round_lane(route, priority)
+            else:
+                lane = held.lane(route.topic, partition, priority)
+            indexes = range(start, stop) if places is None else places[start:stop]
+            parcel = held.add_sealed(
+                lane,
+                values[start:stop],
+                None if columns.keys is None else [columns.keys[place] for place in indexes],
+                None if columns.headers is None else [columns.headers[place] for place in indexes],
+                sum(sizes[start:stop]) + MESSAGE_OVERHEAD_BYTES * (stop - start),
+                self._loop.time() * 1000,
+                columns.deliver_at_ms,
+                columns.expires_at_ms,
+            )
+            parcel.observed = True
+            self._schedule()
+            placed.append(Placed(parcel, indexes))
 
     async def _wait_for(self, parcels: Iterable[Parcel]) -> None:
         for parcel in parcels:

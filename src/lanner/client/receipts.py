@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+import asyncio
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, overload
 
 from lanner.client.parcel import Parcel
 from lanner.errors import LannerError
@@ -34,6 +35,30 @@ def receipt_of(parcel: Parcel, position: int) -> Receipt:
     lane = parcel.lane
     offset = parcel.base_offset + position if parcel.base_offset >= 0 else -1
     return Receipt(lane.topic, lane.partition, offset, parcel.timestamp_ms, parcel.duplicate)
+
+
+class Sending:
+    """The fate of one message, as an awaitable: `await` gives its Receipt or raises why it failed."""
+
+    __slots__ = ("_loop", "_parcel", "_position")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, parcel: Parcel, position: int) -> None:
+        self._loop = loop
+        self._parcel = parcel
+        self._position = position
+
+    def __await__(self) -> Generator[Any, None, Receipt]:
+        parcel = self._parcel
+        if not parcel.settled:
+            parcel.observed = True
+            waiter = self._loop.create_future()
+            parcel.waiters.append(waiter)
+            yield from waiter
+        return receipt_of(parcel, self._position)
+
+    def done(self) -> bool:
+        """Whether the fate is known."""
+        return self._parcel.settled
 
 
 class Placed(NamedTuple):

@@ -155,6 +155,16 @@ async def test_keys_choose_partitions_and_columns_must_match(broker: Any) -> Non
             await queue.publish_many("t", [])
 
 
+async def test_batches_stay_small_also_when_keys_and_headers_are_what_is_large(broker: Any) -> None:
+    async with lanner.connect(broker.address) as queue:
+        keys = ["k" * 60_000] * 200
+        receipts = await queue.publish_many("t", [b"x"] * 200, keys=keys, headers=[{"h": bytes(30_000)}] * 200)
+        assert receipts.failed == 0
+        await asyncio.gather(*(queue.publish("t", b"x", key="k" * 60_000) for _ in range(200)))
+    assert all(len(request.bulk) < 400_000 for request in broker.requests if request.command is Command.PUBLISH)
+    assert sum(counts(broker)) == 400
+
+
 async def test_room_comes_back_as_fates_become_known(broker: Any) -> None:
     waiting: list[Any] = []
     broker.answers[Command.PUBLISH] = lambda control, request: waiting.append(request)
