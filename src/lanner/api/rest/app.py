@@ -30,6 +30,7 @@ from lanner.errors import (
     MessageTooLarge,
     MethodNotAllowed,
     NotFoundError,
+    Overloaded,
     PartitionNotFound,
     RequestTimeout,
     ValidationError,
@@ -45,6 +46,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_DEADLINE_MS: Final = 30_000
+BODIES_BYTES_MAX: Final = 128 * limits.MIB
 _DISCARD_MS: Final = 2_000
 _DISCARD_BYTES_MAX: Final = 64 * limits.MIB
 _QUERY_FIELDS_MAX: Final = 32
@@ -116,6 +118,46 @@ class Page:
             await _send(send, self._answer, self._content_type)
 
 
+class Body:
+    """A request's body, and its share of what all bodies together may hold in memory."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._size = 0
+
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > limits.REST_BODY_BYTES_MAX:
+            raise BodyRefused(_too_large())
+        chunks: list[bytes] = []
+        try:
+            async with asyncio.timeout(BODY_DEADLINE_MS / 1_000):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    chunk = message.get("body", b"")
+                    self._hold(len(chunk))
+                    chunks.append(chunk)
+                    if not message.get("more_body", False):
+                        return b"".join(chunks)
+        except TimeoutError:
+            late = RequestTimeout(f"the body did not arrive within {BODY_DEADLINE_MS // 1_000} s")
+            raise BodyRefused(late) from None
+
+    def _hold(self, size: int) -> None:
+        self._size += size
+        self._door.body_bytes += size
+        if self._size > limits.REST_BODY_BYTES_MAX:
+            raise BodyRefused(_too_large())
+        if self._door.body_bytes > BODIES_BYTES_MAX:
+            raise BodyRefused(Overloaded("the broker holds too many large requests at once; try again later"))
+
+    def let_go(self) -> None:
+        self._door.body_bytes -= self._size
+        self._size = 0
+
+
 class Endpoint:
     """One operation behind HTTP."""
 
@@ -127,9 +169,16 @@ class Endpoint:
         self._decoder = msgspec.json.Decoder(operation.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = Body(self._door)
+        try:
+            await self._serve(scope, receive, send, body)
+        finally:
+            body.let_go()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, body: Body) -> None:
         content_type = _JSON
         try:
-            call = await self._decode(scope, receive)
+            call = await self._decode(scope, receive, body)
             async with asyncio.timeout(self._operation.deadline_ms / 1_000):
                 reply = await self._operation.handler(call)
             if isinstance(reply, Raw):
@@ -153,13 +202,13 @@ class Endpoint:
         self._door.count(self._operation.name, answer.status)
         await _send(send, answer, content_type)
 
-    async def _decode(self, scope: Scope, receive: Receive) -> Call[Any, Any]:
+    async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
         headers = dict(scope["headers"])
         topic, group, partition = _path_values(scope["path_params"])
         query = _decode_query(scope["query_string"], self._operation.query) if self._takes_query else _NO_QUERY
         body: msgspec.Struct = _NO_BODY
         if self._takes_body:
-            raw = await _read_body(headers, receive)
+            raw = await incoming.read(headers, receive)
             try:
                 body = self._decode_body(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -226,29 +275,6 @@ def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise explain(error, "the query") from None
-
-
-async def _read_body(headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-    announced = headers.get(b"content-length", b"0")
-    if announced.isdigit() and int(announced) > limits.REST_BODY_BYTES_MAX:
-        raise BodyRefused(_too_large())
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_DEADLINE_MS / 1_000):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                chunk = message.get("body", b"")
-                size += len(chunk)
-                if size > limits.REST_BODY_BYTES_MAX:
-                    raise BodyRefused(_too_large())
-                chunks.append(chunk)
-                if not message.get("more_body", False):
-                    return b"".join(chunks)
-    except TimeoutError:
-        raise BodyRefused(RequestTimeout(f"the body did not arrive within {BODY_DEADLINE_MS // 1_000} s")) from None
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -26,11 +26,20 @@ HEAD_DEADLINE_SECONDS: Final = 10.0
 HEAD_BYTES_MAX: Final = 64 * limits.KIB
 IDLE_SECONDS: Final = 75
 WRITE_DEADLINE_SECONDS: Final = 30.0
+UNREAD_BYTES_MAX: Final = 256 * limits.MIB
 _BACKLOG: Final = 1_024
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable", 429: b"Too Many Requests"}
 
 _log: Final = logging.getLogger("lanner.api.rest.http")
 _log.setLevel(logging.ERROR)  # what clients do wrong is told to them, not to the operator
+
+
+class DoorState(ServerState):
+    """What the connections of a door share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread_bytes = 0  # of replies that slow clients have not read yet
 
 
 class JoiningTransport(asyncio.Transport):
@@ -63,13 +72,18 @@ class JoiningTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._transport.is_closing()
 
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection. A request's head has a size and a deadline, and so has a client that does not read its reply."""
+    """One connection. A request's head has a size and a deadline, and so have replies that are not read."""
 
     head_deadline_seconds = HEAD_DEADLINE_SECONDS
     write_deadline_seconds = WRITE_DEADLINE_SECONDS
     connections_max = limits.CONNECTIONS_MAX
+    unread_bytes_max = UNREAD_BYTES_MAX
+    server_state: DoorState
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -79,6 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._joining: JoiningTransport
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -124,11 +139,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self.write_deadline_seconds, self.transport.abort)
+            self._unread_bytes = self.transport.get_write_buffer_size()
+            self.server_state.unread_bytes += self._unread_bytes
+            if self.server_state.unread_bytes > self.unread_bytes_max:
+                self.loop.call_soon(self.transport.abort)
 
     def resume_writing(self) -> None:
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+            self.server_state.unread_bytes -= self._unread_bytes
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -167,7 +187,7 @@ class RestDoor:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._state = ServerState()
+        self._state = DoorState()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

@@ -17,6 +17,8 @@ from lanner.api.rest.system import software_version
 from lanner.errors import (
     DeadlineExceeded,
     LannerError,
+    MessageTooLarge,
+    Overloaded,
     RequestTimeout,
     ServerError,
     ServiceUnavailable,
@@ -103,7 +105,7 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
     if operation.reply is not None:
         good["content"] = {operation.content_type: {"schema": schema_of[str(operation.reply)]}}
     responses = {str(operation.status): good}
-    reading = () if operation.body is NoBody else (RequestTimeout,)
+    reading = () if operation.body is NoBody else (RequestTimeout, MessageTooLarge, Overloaded)
     by_status: dict[int, list[type[LannerError]]] = {}
     for error in (*_EVERYWHERE, *reading, *operation.errors):
         by_status.setdefault(error.http_status, []).append(error)

@@ -33,6 +33,7 @@ class Door:
         self.service = service
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}
+        self.body_bytes = 0  # of the bodies in hand, over all connections
 
     def count(self, operation: str, status: int) -> None:
         key = (operation, status)

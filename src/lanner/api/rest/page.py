@@ -112,7 +112,7 @@ const tryBox = (method, path, operation) => {
       else if (parameter.in === "query") query.set(parameter.name, input.value);
       else headers[parameter.name] = input.value;
     }
-    if (query.size) target += `?${query}`;
+    if (`${query}`) target += `?${query}`;
     status.textContent = "…";
     try {
       const began = performance.now();

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from lanner import limits
+from lanner.api.rest import build_app
 from lanner.api.rest.routes import OPERATIONS
 from lanner.errors import (
     BadGateway,
@@ -123,6 +125,14 @@ async def test_a_body_that_turns_out_too_large_is_refused(http, service):
     assert service.calls == []
 
 
+async def test_large_bodies_are_bounded_together(http, service, monkeypatch):
+    monkeypatch.setattr("lanner.api.rest.app.BODIES_BYTES_MAX", 100)
+    reply = await publish(http, json={"message": "x" * 200})
+    assert (reply.status_code, reply.json()["type"]) == (429, "Overloaded")
+    for _ in range(5):
+        assert (await publish(http, json={"message": "x" * 40})).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("failure", "status", "kind"),
     [
@@ -226,3 +236,46 @@ async def test_the_docs_page_needs_nothing_from_elsewhere(http):
     assert "http://" not in page
     assert "https://" not in page
     assert "src=" not in page
+
+
+async def asked(service, scope, *events):
+    """One request over bare ASGI: what was sent back."""
+    sent = []
+    waiting = list(events)
+
+    async def receive():
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    async def send(event):
+        sent.append(event)
+
+    defaults = {"type": "http", "method": "GET", "path": "/topics", "query_string": b"", "headers": []}
+    await build_app(service)({**defaults, **scope}, receive, send)
+    return sent
+
+
+async def test_a_call_that_takes_too_long_ends_at_its_deadline(service, monkeypatch):
+    hasty = tuple(replace(operation, deadline_ms=20) for operation in OPERATIONS)
+    monkeypatch.setattr("lanner.api.rest.app.OPERATIONS", hasty)
+    service.poll_gate = asyncio.Event()
+    scope = {"method": "POST", "path": "/v1/topics/orders/groups/g/poll"}
+    start, body = await asked(service, scope, {"type": "http.request", "body": b"{}"})
+    assert start["status"] == 504
+    assert b"DeadlineExceeded" in body["body"]
+    assert service.asked("poll cancelled") == [None]
+
+
+async def test_a_client_that_leaves_within_its_body_is_not_answered(service):
+    half = {"type": "http.request", "body": b'{"mess', "more_body": True}
+    assert await asked(service, {"method": "POST", "path": "/topic/orders/publish"}, half) == []
+    assert service.calls == []
+
+
+async def test_a_query_that_is_not_utf8_is_refused(service):
+    for query in (b"consumerID=%ff", b"consumerID=\xff"):
+        start, _ = await asked(service, {"path": "/topic/orders/consume", "query_string": query})
+        assert start["status"] == 400
+
+
+async def test_what_is_not_http_is_ignored(service):
+    assert await asked(service, {"type": "lifespan"}) == []

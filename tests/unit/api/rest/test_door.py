@@ -147,6 +147,18 @@ async def test_a_client_that_does_not_read_is_cut_off(address, service, monkeypa
     writer.close()
 
 
+async def test_replies_that_nobody_reads_are_bounded_together(address, service, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "unread_bytes_max", 1)
+    service.known = {f"{'x' * 190}-{number}": 1 for number in range(20_000)}
+    reader, writer = await asyncio.open_connection(*address, limit=1)
+    for _ in range(20):
+        writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\n")
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        for _ in range(20):
+            await asyncio.wait_for(reader.readexactly(4_000_000), 5)
+    writer.close()
+
+
 async def test_too_many_connections_are_turned_away(address, monkeypatch):
     monkeypatch.setattr(BoundedProtocol, "connections_max", 1)
     _, first = await asyncio.open_connection(*address)
