@@ -30,11 +30,11 @@ from typing import Any, Final
 from lanner import batch, limits
 from lanner.broker.replica import Effects, OnAnswer, OnApplied, Replica
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, PartitionNotFound, StorageDamaged
+from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save, read_entry
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
-from lanner.raft import Config, Entry, EntryKind, HardState, RaftNode, Ready, Restored, Role
+from lanner.raft import Config, Entry, EntryKind, HardState, RaftNode, Ready, Restored
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
@@ -174,6 +174,16 @@ class Engine:
         self.ledger.remove_set(set_id)
         if replica is not None:
             replica.close(error)
+
+    def reconcile(self) -> None:
+        """Serve exactly the partitions that the cluster's metadata names."""
+        wanted = {set_id: topic.settings for topic in self.cluster.topics.values() for set_id in topic.set_ids}
+        for set_id, settings in wanted.items():
+            self.settings[set_id] = settings
+            if set_id not in self.replicas:
+                self.open_set(set_id)
+        for set_id in (self.replicas.keys() | self.ledger.sets().keys()) - wanted.keys() - {CLUSTER_SET}:
+            self.close_set(set_id, TopicNotFound("the topic was deleted"))
 
     def replica(self, set_id: int) -> Replica:
         replica = self.replicas.get(set_id)
@@ -362,6 +372,3 @@ def _item(set_id: int, readies: list[Ready]) -> CommitItem:
         return CommitItem(set_id, readies[0].hard_state, readies[0].entries)
     hard_state = next((ready.hard_state for ready in reversed(readies) if ready.hard_state is not None), None)
     return CommitItem(set_id, hard_state, [entry for ready in readies for entry in ready.entries])
-
-
-__all__ = ["CLUSTER_SET", "Engine", "PayloadCache", "Role", "SaveJob", "StorageDamaged"]

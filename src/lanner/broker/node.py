@@ -19,7 +19,7 @@ from typing import TypeVar
 from lanner import limits
 from lanner.broker.engine import CLUSTER_SET, Engine
 from lanner.broker.settings import BrokerSettings
-from lanner.errors import LannerError, StorageFailed, StorageFull, TopicNotFound
+from lanner.errors import LannerError, StorageFailed, StorageFull
 from lanner.ledger import Commit, Files, Ledger, Location, perform, perform_preparation, read_entry
 from lanner.storage import DataDirectory, open_directory
 
@@ -91,18 +91,7 @@ class Node:
 
     def reconcile(self) -> None:
         """Serve exactly the partitions that the cluster's metadata names."""
-        engine = self.engine
-        wanted = {}
-        for topic in engine.cluster.topics.values():
-            for set_id in topic.set_ids:
-                wanted[set_id] = topic.settings
-        for set_id, settings in wanted.items():
-            engine.settings[set_id] = settings
-            if set_id not in engine.replicas:
-                engine.open_set(set_id)
-        known = set(engine.replicas) | set(engine.ledger.sets())
-        for set_id in known - set(wanted) - {CLUSTER_SET}:
-            engine.close_set(set_id, TopicNotFound("the topic was deleted"))
+        self.engine.reconcile()
         self.kick()
 
     async def stop(self) -> None:
