@@ -20,7 +20,7 @@ CHUNK_ENTRIES: Final = 1 << CHUNK_BITS
 SLOT_MASK: Final = CHUNK_ENTRIES - 1
 
 _VERSION: Final = 1
-_DENSE: Final = 1  # from the first slot on none is empty: the slots are not listed
+_DENSE: Final = 1  # between the first slot and the last none is empty: the slots are not listed
 _ONE_FILE: Final = 2
 _ONE_TERM: Final = 4
 _HEAD: Final = Struct("<BBHHB")  # version, flags, entries, parts, first slot
@@ -134,18 +134,18 @@ class Chunk:
 
     def encode(self) -> bytes:
         """The row of this chunk; empty slots take no room."""
-        first = next(slot for slot, file in enumerate(self.files) if file)
-        if 0 in self.files[first:]:
-            slots = self.slots()
-            listed, flags, count = bytes(slots), 0, len(slots)
+        slots = self.slots()
+        count, first = len(slots), slots[0]
+        if count == slots[-1] - first + 1:
+            listed, flags, dense = b"", _DENSE, slice(first, slots[-1] + 1)
+            files, terms = self.files[dense], self.terms[dense]
+            offsets, lengths, crcs = self.offsets[dense], self.lengths[dense], self.crcs[dense]
+            kinds, wanted = bytes(self.kinds[dense]), bytes(self.wanted[dense])
+        else:
+            listed, flags = bytes(slots), 0
             files, terms = _pick(self.files, slots), _pick(self.terms, slots)
             offsets, lengths, crcs = _pick(self.offsets, slots), _pick(self.lengths, slots), _pick(self.crcs, slots)
             kinds, wanted = bytes(_choose(self.kinds, slots)), bytes(_choose(self.wanted, slots))
-        else:
-            listed, flags, count = b"", _DENSE, len(self.files) - first
-            files, terms = self.files[first:], self.terms[first:]
-            offsets, lengths, crcs = self.offsets[first:], self.lengths[first:], self.crcs[first:]
-            kinds, wanted = bytes(self.kinds[first:]), bytes(self.wanted[first:])
         one_file = files.count(files[0]) == count
         one_term = terms.count(terms[0]) == count
         flags |= (_ONE_FILE if one_file else 0) | (_ONE_TERM if one_term else 0)

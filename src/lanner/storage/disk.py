@@ -24,11 +24,13 @@ from lanner.ledger.ports import FileMissing
 
 OPEN_FILES_MAX: Final = 128
 IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX")) if os.sysconf("SC_IOV_MAX") > 0 else 16
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 SCAN_ROWS: Final = 1_000
 FULL_BYTES: Final = 16 << 20  # with less than this free, a failed save is taken for a full disk
 MAP_BYTES: Final = (1 << 40, 1 << 38, 1 << 36, 1 << 34)
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NAME: Final = re.compile(r"([0-9]{12})\.journal\Z")
 
 
@@ -42,9 +44,6 @@ class _Handle:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
-
-
-_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 
 
 class DiskFiles:
@@ -117,13 +116,16 @@ class DiskFiles:
     def next_data(self, file_id: int, offset: int) -> int | None:
         # What was reserved and never written is no data: a start need not read a hundred megabytes of zeros. Pages
         # that reading ahead brought in would count as data, so they are let go first.
-        descriptor = self._open(file_id).descriptor
+        self._refuse_after_failure()
+        handle = self._open(file_id)
         try:
-            os.posix_fadvise(descriptor, offset - offset % _PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
-            return os.lseek(descriptor, offset, os.SEEK_DATA)
+            os.posix_fadvise(handle.descriptor, offset - offset % _PAGE_BYTES, 0, os.POSIX_FADV_DONTNEED)
+            return os.lseek(handle.descriptor, offset, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None
+            if error.errno in _UNSUPPORTED:
+                return offset
             raise self._translated(error, f"reading {self._path(file_id).name}") from error
 
     def truncate(self, file_id: int, size: int) -> None:
@@ -204,7 +206,7 @@ def _reserve(descriptor: int, size: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+        if error.errno not in _UNSUPPORTED:
             raise
         os.ftruncate(descriptor, size)  # this file system cannot reserve: writes may find the disk full later
 

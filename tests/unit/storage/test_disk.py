@@ -56,6 +56,19 @@ def test_a_file_system_that_cannot_reserve_still_serves(files: DiskFiles, monkey
     assert files.list() == [(1, 1_000)]
 
 
+def test_a_file_system_that_does_not_know_where_data_is_has_it_looked_for(
+    files: DiskFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.create(1, 1_000, b"head")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lseek", failing(errno.EINVAL))
+        assert files.next_data(1, 500) == 500
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lseek", failing(errno.EIO))
+        with pytest.raises(StorageFailed):
+            files.next_data(1, 500)
+
+
 def test_short_writes_are_continued(files: DiskFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwritev
 
