@@ -242,13 +242,29 @@ def publish_to_all(address: str, topic: str, partitions: int, value_bytes: int, 
 
     async def run() -> list[float]:
         took: list[float] = []
-        value = b"v" * value_bytes
-        async with lanner.connect(address) as queue:
-            ends = time.monotonic() + seconds
-            while time.monotonic() < ends:
-                began = time.monotonic()
-                await asyncio.gather(*(queue.publish(topic, value, partition=p) for p in range(partitions)))
-                took.append((time.monotonic() - began) * 1e3)
+        data = batch.encode([b"v" * value_bytes])
+        controls = [Publish(topic, partition) for partition in range(partitions)]
+        session = Session(address)
+        await session.open()
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            left = partitions
+
+            def answered(outcome: Reply | lanner.LannerError, done: asyncio.Future[None] = done) -> None:
+                nonlocal left
+                left -= 1
+                if isinstance(outcome, lanner.LannerError) and not done.done():
+                    done.set_exception(outcome)
+                elif left == 0 and not done.done():
+                    done.set_result(None)
+
+            began = time.monotonic()
+            for control in controls:
+                session.call(Command.PUBLISH, control, [data], answered)
+            await done
+            took.append((time.monotonic() - began) * 1e3)
+        await session.close()
         return took[2:]
 
     return uvloop.run(run())
