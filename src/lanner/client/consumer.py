@@ -158,7 +158,9 @@ class Consumer:
             if not isinstance(outcome, LannerError):
                 return outcome.control, outcome.bulk
             pause_s = max(_NOTHING_YET_S, (outcome.retry_after_ms or 0) / 1000)
-            if not outcome.retryable or self._session.is_closed or self._loop.time() + pause_s >= deadline:
+            if not outcome.retryable or self._loop.time() + pause_s >= deadline:
+                raise outcome
+            if self._closed or self._session.is_closed:
                 raise outcome
             settlings, settles = [], []  # they go their own way from here
             await asyncio.sleep(pause_s)
@@ -168,10 +170,12 @@ class Consumer:
         answer: asyncio.Future[Outcome] = self._loop.create_future()
 
         def polled(outcome: Outcome) -> None:
+            unwanted = self._closed or answer.done()  # whoever asked has left, or was cancelled
+            if unwanted and not isinstance(outcome, LannerError) and not self._auto_ack:
+                self._release_reply(outcome)
+                outcome = self._closed_error()
             if not answer.done():
                 answer.set_result(outcome)
-            elif not isinstance(outcome, LannerError) and not self._auto_ack:
-                self._release_reply(outcome)  # whoever asked was cancelled
 
         self._session.poll(control, polled, lambda outcome: self._settles.answered(settlings, outcome), timeout_ms)
         return await answer
@@ -296,7 +300,10 @@ class Consumer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ServiceUnavailable("the consumer is closed: what it held was given back")
+            raise self._closed_error()
+
+    def _closed_error(self) -> LannerError:
+        return ServiceUnavailable("the consumer is closed: what it held was given back")
 
 
 class Pace:

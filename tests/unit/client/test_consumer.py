@@ -136,6 +136,21 @@ async def test_leases_that_come_for_a_cancelled_poll_are_released(broker: Any) -
     assert (item.token, item.first_offset, item.count) == (5, 0, 4)
 
 
+async def test_leases_that_come_after_the_consumer_was_closed_are_released(broker: Any) -> None:
+    waiting: list[Any] = []
+    broker.answers[Command.POLL] = lambda control, request: waiting.append(request)
+    async with lanner.connect(broker.address) as queue:
+        consumer = queue.consumer("t", "g")
+        polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
+        await broker.until(lambda: bool(waiting))
+        await consumer.close()
+        control, bulk = leased(values(4), (0, 4))
+        broker.links[0].reply(waiting[0], control, bulk)
+        with pytest.raises(ServiceUnavailable, match="closed"):
+            await polling
+        await broker.until(lambda: bool(broker.of(Command.RELEASE)))
+
+
 # ------------------------------------------------------------------ settling
 
 
