@@ -221,3 +221,14 @@ def test_tests_are_named_as_sentences() -> None:
         if name.split(".")[-1].startswith("test_") and name.count("_") - name.split("test_")[0].count("_") < 3
     ]
     assert short == []
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    named = re.findall(r"`((?:[a-z]+)/[a-z_/]+)`", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    gone = [
+        name
+        for name in named
+        if not ((SOURCE / f"{name}.py").exists() or (SOURCE / name).is_dir() or (ROOT / name).is_dir())
+    ]
+    assert gone == []
