@@ -22,7 +22,7 @@ from lanner.broker.engine import CLUSTER_SET, Engine
 from lanner.broker.replica import Replica
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, StorageFull, TopicNotFound
-from lanner.ledger import Commit, FileMissing, Ledger, perform, perform_preparation, read_entry
+from lanner.ledger import Commit, FileMissing, Ledger, journal, perform_preparation, read_entry
 from lanner.ledger.records import position_at
 from lanner.ledger.rows import JOURNAL_KEY, decode_journal
 from lanner.model import TopicSettings
@@ -197,7 +197,7 @@ class SimBroker:
             return self._commit is not None
         if not self._performed:
             try:
-                perform(self._commit, self.disk.files)
+                journal.perform(self._commit, self.disk.files)
             except StorageFull:  # the same record goes to the same position once there is room
                 self.disk.write_room_bytes = None
                 self.counts["disk_full"] += 1

@@ -7,8 +7,10 @@ history judged. The same seed gives the same run, event by event; so a failing s
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -59,10 +61,18 @@ def simulate(seed: int, events: int = EVENTS) -> Report:
     except StorageDamaged as error:
         report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
     except AssertionError as error:
-        report.violations = [Violation("invariant broken", CLUSTER_SET, str(error) or repr(error))]
+        report.violations = [Violation("invariant broken", CLUSTER_SET, str(error) or _place_of(error))]
+    except Exception as error:  # whatever comes out of the broker by itself is a broken rule too
+        text = f"{type(error).__name__}: {error} ({_place_of(error)})"
+        report.violations = [Violation("broker broke down", CLUSTER_SET, text)]
     report.events = simulation.events
     report.totals = simulation.totals()
     return report
+
+
+def _place_of(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(where.filename).name}:{where.lineno}"
 
 
 class Simulation:

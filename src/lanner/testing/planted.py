@@ -1,0 +1,224 @@
+"""Bugs on purpose: each is one small change of the real code, and the simulator must catch it.
+
+A checker that has never caught anything proves nothing. So the mistakes that queues and logs are known for are kept
+here, by name, as patches of the rooms they would be made in. `planted(name)` puts one in for the length of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from lanner.broker.engine import Engine
+from lanner.ledger import Commit
+from lanner.ledger import journal as ledger_journal
+from lanner.ledger.holdings import Holdings
+from lanner.ledger.ledger import Ledger
+from lanner.ledger.ports import Files
+from lanner.ledger.rows import JOURNAL_KEY, FileState, decode_journal, encode_journal
+from lanner.partition import polling, upkeep
+from lanner.partition.groups import Group
+from lanner.partition.passes import Pass
+from lanner.partition.places import LaneProgress, Standing
+from lanner.partition.requests import Release, Settle
+from lanner.testing.queue_model import Violation
+
+Patch = Callable[[Any, str, Any], None]
+
+
+class Plant(NamedTuple):
+    """What is wrong, by which rules it may be caught, and how to make it so. Another rule does not count: a patch that
+    no longer fits the code breaks something too."""
+
+    says: str
+    caught_by: tuple[str, ...]
+    put: Callable[[Patch], None]
+
+
+def _skip_sync(patch: Patch) -> None:
+    def perform(commit: Commit, files: Files) -> None:
+        if commit.create is not None:
+            files.create(*commit.create)
+            commit.create = None
+        files.write(commit.file, commit.offset, commit.buffers)
+
+    patch(ledger_journal, "perform", perform)
+
+
+def _answer_before_commit(patch: Patch) -> None:
+    pump, committed = Engine.pump, Engine.committed
+
+    def pump_and_answer(engine: Engine) -> Commit | None:
+        commit = pump(engine)
+        if commit is not None:
+            committed(engine, commit)
+        return commit
+
+    def ignore(engine: Engine, commit: Commit) -> None:
+        """Everybody has been told already."""
+
+    patch(Engine, "pump", pump_and_answer)
+    patch(Engine, "committed", ignore)
+
+
+def _retry_last(patch: Patch) -> None:
+    take_retries = polling._Taking._take_retries
+
+    def take(taking: Any, lane: int) -> Any:
+        lanes = taking.decision.state.lanes
+        if any(taking.view.nexts[lower] < lanes[lower].end for lower in range(lane)):
+            return True  # as if it were the least urgent of all
+        return take_retries(taking, lane)
+
+    patch(polling._Taking, "_take_retries", take)
+
+
+def _lease_twice(patch: Patch) -> None:
+    end = upkeep._end_leases_and_waits
+
+    def end_too_early(decision: Pass) -> None:
+        decision.now_ms += 120
+        try:
+            end(decision)
+        finally:
+            decision.now_ms -= 120
+
+    patch(upkeep, "_end_leases_and_waits", end_too_early)
+
+
+def _accept_stale(patch: Patch) -> None:
+    settle = Pass.settle
+
+    def settle_whoever_holds_it(decision: Pass, request: Settle | Release) -> Any:
+        leases = decision.queue_view(request.group).group.leases
+        items = []
+        for token, first_offset, *rest in request.items:
+            if token not in leases:
+                holders = [each for each in leases.values() if each.mask_between(first_offset, 1) & each.live]
+                token = holders[0].token if holders else token
+            items.append((token, first_offset, *rest))
+        return settle(decision, request._replace(items=items))
+
+    patch(Pass, "settle", settle_whoever_holds_it)
+
+
+def _forget_pinned(patch: Patch) -> None:
+    held_mask = LaneProgress.held_mask
+
+    def held_but_not_dead(progress: LaneProgress, place: int, count: int) -> int:
+        mask = held_mask(progress, place, count)
+        for at in range(count):
+            if progress.entry_at(place + at, Standing.DEAD) is not None:
+                mask &= ~(1 << at)
+        return mask
+
+    patch(LaneProgress, "held_mask", held_but_not_dead)
+
+
+def _save_ahead(patch: Patch) -> None:
+    begin_save = Ledger.begin_save
+
+    def save_what_is_on_its_way(ledger: Ledger) -> Any:
+        save = begin_save(ledger)
+        commit = ledger._journal.in_flight
+        if commit is not None:
+            row = save.puts[JOURNAL_KEY]
+            assert row is not None
+            save.puts[JOURNAL_KEY] = encode_journal(decode_journal(row)._replace(position=commit.end))
+        return save
+
+    patch(Ledger, "begin_save", save_what_is_on_its_way)
+
+
+def _drop_live(patch: Patch) -> None:
+    dead_files = Holdings.dead_files
+
+    def nearly_dead_files(holdings: Holdings, position_file: int) -> list[int]:
+        nearly = [
+            info.file_id
+            for info in holdings.files.values()
+            if info.live * 20 < info.size and info.state is FileState.SEALED and info.file_id < position_file
+        ]
+        return sorted({*dead_files(holdings, position_file), *nearly})
+
+    patch(Holdings, "dead_files", nearly_dead_files)
+
+
+def _deliver_early(patch: Patch) -> None:
+    run = upkeep.run
+
+    def run_ahead(decision: Pass, *rest: Any) -> None:
+        first_ms = decision.state.delayed.first_ms()
+        if first_ms is not None and decision.now_ms < first_ms <= decision.now_ms + 40:
+            decision.now_ms += 40
+            upkeep._end_delays(decision)
+            decision.now_ms -= 40
+        run(decision, *rest)
+
+    patch(upkeep, "run", run_ahead)
+
+
+def _give_back_uncounted(patch: Patch) -> None:
+    give_back = Group.give_back
+
+    def forget_attempt(
+        group: Group, token: int, mask: int, standing: Any, time_ms: int, reason: str, uncount: bool
+    ) -> None:
+        give_back(group, token, mask, standing, time_ms, reason, uncount or standing is Standing.WAITING)
+
+    patch(Group, "give_back", forget_attempt)
+
+
+_LOST: Final = ("lost write", "committed entry lost", "committed entry changed", "broker refuses its own disk")
+
+PLANTS: Final[dict[str, Plant]] = {
+    "skipped-sync": Plant("a commit is written and never synced", _LOST, _skip_sync),
+    "ack-before-commit": Plant(
+        "callers are answered before the disk is", (*_LOST, "message cannot be read"), _answer_before_commit
+    ),
+    "retry-loses-priority": Plant("a retry is served when nothing fresh is left", ("priority inversion",), _retry_last),
+    "lease-granted-twice": Plant("a lease is given to somebody else before it ends", ("leased twice",), _lease_twice),
+    "stale-lease-accepted": Plant(
+        "a settle with an old token settles the new lease", ("stale lease accepted",), _accept_stale
+    ),
+    "pinned-dead-letter-removed": Plant(
+        "retention takes dead letters along",
+        ("invariant broken", "message cannot be read", "lost write"),
+        _forget_pinned,
+    ),
+    "saved-point-ahead": Plant("a save claims a journal record that is still on its way", _LOST, _save_ahead),
+    "live-segment-dropped": Plant(
+        "a file goes although something in it lives",
+        ("message cannot be read", "broker refuses its own disk"),
+        _drop_live,
+    ),
+    "delayed-delivered-early": Plant("a delay ends before its time", ("early delivery",), _deliver_early),
+    "attempt-not-counted": Plant(
+        "a nack does not count the delivery", ("delivery count went back",), _give_back_uncounted
+    ),
+}
+
+
+def catches(name: str, violations: Iterable[Violation]) -> bool:
+    """Whether this is how the bug of this name should be found."""
+    rules = PLANTS[name].caught_by
+    return any(violation.rule in rules for violation in violations)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Run a block with one bug in place. An empty name: with none."""
+    undo: list[tuple[Any, str, Any]] = []
+
+    def patch(owner: Any, attribute: str, value: Any) -> None:
+        undo.append((owner, attribute, getattr(owner, attribute)))
+        setattr(owner, attribute, value)
+
+    try:
+        if name:
+            PLANTS[name].put(patch)
+        yield
+    finally:
+        for owner, attribute, value in reversed(undo):
+            setattr(owner, attribute, value)

@@ -1,0 +1,163 @@
+"""`python -m lanner.testing.simulate`: many seeds with a progress bar, or one seed again, to the same end.
+
+    --seeds 10000 --start 0     seeds 0, 1, …; the first one that fails is printed at once, and the exit code is 1
+    --seed 17                   that one again: every broken rule, and where its history was written
+    --plant skipped-sync        with a bug on purpose: the run ends well when the bug is caught
+
+Seeds run in as many processes as there are cores. A seed's outcome does not depend on which process ran it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lanner.testing.planted import PLANTS, catches, planted
+from lanner.testing.queue_model import Violation
+from lanner.testing.simulator import EVENTS, TOTALS, simulate
+
+_SHOWN_MAX: Final = 10
+
+
+class Outcome(NamedTuple):
+    """What one seed came to, small enough to send between processes."""
+
+    seed: int
+    events: int
+    totals: Counter[str]
+    violations: list[Violation]
+    digest: str
+
+
+class Job(NamedTuple):
+    seed: int
+    events: int
+    plant: str
+
+
+def run(job: Job) -> Outcome:
+    """One seed, in whatever process."""
+    with planted(job.plant):
+        report = simulate(job.seed, job.events)
+    digest = hashlib.sha256()
+    for line in report.history.lines():
+        digest.update(line.encode())
+    return Outcome(job.seed, report.events, report.totals, report.violations, digest.hexdigest()[:16])
+
+
+def run_many(jobs: list[Job], processes: int) -> Iterator[Outcome]:
+    """Outcomes as they come, not in the order of seeds."""
+    if processes == 1 or len(jobs) == 1:
+        yield from map(run, jobs)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(run, jobs)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = _parse(arguments)
+    console = Console()
+    if given.seed is not None:
+        return _replay(console, Job(given.seed, given.events, given.plant), Path(given.history))
+    jobs = [Job(seed, given.events, given.plant) for seed in range(given.start, given.start + given.seeds)]
+    started = time.perf_counter()
+    totals: Counter[str] = Counter()
+    done = 0
+    failed: Outcome | None = None
+    with _progress(console) as progress:
+        task = progress.add_task("simulating", total=len(jobs))
+        for outcome in run_many(jobs, given.jobs):
+            done += 1
+            totals.update(outcome.totals)
+            progress.advance(task)
+            if outcome.violations:
+                failed = outcome
+                break
+    if failed is not None:
+        _show_failure(console, failed, given.plant)
+    _show_totals(console, totals, done, time.perf_counter() - started)
+    if given.plant:
+        return _judge_plant(console, given.plant, failed)
+    return 1 if failed is not None else 0
+
+
+def _replay(console: Console, job: Job, folder: Path) -> int:
+    with planted(job.plant):
+        report = simulate(job.seed, job.events)
+    path = folder / f"lanner-seed-{job.seed}.jsonl"
+    report.history.save(path)
+    if report.failed:
+        outcome = Outcome(job.seed, report.events, report.totals, report.violations, "")
+        _show_failure(console, outcome, job.plant)
+    _show_totals(console, report.totals, 1, 0.0)
+    console.print(f"history: {path}", highlight=False, soft_wrap=True)
+    return 1 if report.failed else 0
+
+
+def _show_failure(console: Console, outcome: Outcome, plant: str) -> None:
+    again = f"make sim SEED={outcome.seed}" + (f" PLANT={plant}" if plant else "")
+    console.print(f"[bold red]seed {outcome.seed} failed[/]: {len(outcome.violations)} broken rules; again: {again}")
+    for violation in outcome.violations[:_SHOWN_MAX]:
+        console.print(f"  {violation}", markup=False, highlight=False, soft_wrap=True)
+    if len(outcome.violations) > _SHOWN_MAX:
+        console.print(f"  and {len(outcome.violations) - _SHOWN_MAX} more")
+
+
+def _show_totals(console: Console, totals: Counter[str], seeds: int, seconds: float) -> None:
+    console.print(f"{seeds} seeds, {totals['events']} events in {seconds:.1f} s", highlight=False)
+    shown = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in TOTALS)
+    console.print(shown, highlight=False, soft_wrap=True)
+    rest = ", ".join(f"{name} {totals[name]}" for name in sorted(totals) if name not in TOTALS and name != "events")
+    console.print(rest, highlight=False, soft_wrap=True)
+
+
+def _judge_plant(console: Console, plant: str, failed: Outcome | None) -> int:
+    """A bug that was put in must be found, and for the right reason."""
+    if failed is None:
+        console.print(f"[bold red]{plant} was not caught[/]")
+        return 1
+    if not catches(plant, failed.violations):
+        console.print(f"[bold red]{plant} was not caught as it should be[/]: by {PLANTS[plant].caught_by}")
+        return 1
+    console.print(f"[green]{plant} was caught[/]: {PLANTS[plant].says}")
+    return 0
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="lanner.testing.simulate", description="Simulate a broker from seeds.")
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--start", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="run this one again and show everything")
+    parser.add_argument("--plant", default="", choices=["", *PLANTS], help="put a bug in; it must be caught")
+    parser.add_argument("--events", type=int, default=EVENTS, help="events in each seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--history", default=tempfile.gettempdir(), help="where a replay writes its history")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
