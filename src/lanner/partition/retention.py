@@ -23,7 +23,8 @@ from lanner.partition.passes import Pass
 from lanner.partition.places import Entry
 from lanner.partition.state import State
 
-TRIM_BATCHES_MAX: Final = 512
+TRIM_BATCHES_MAX: Final = 1_024
+HELD_BATCH_COST: Final = 4  # what is held in a batch has to be noted: that counts as so many plain batches
 TRIM_INTERVAL_MS: Final = 1_000
 UNSETTLED_BATCHES_LEFT: Final = 64  # with `acked`: so many passed batches of a lane may wait for their last settle
 DEAD_LOOKED_AT_MAX: Final = 1_024
@@ -172,7 +173,7 @@ def _trim_acked_lane(state: State, number: int, bounds: dict[int, int], left: in
         passed.append(end)
         if len(passed) > UNSETTLED_BATCHES_LEFT:
             bounds[number] = passed[len(passed) - 1 - UNSETTLED_BATCHES_LEFT]
-            left -= 1
+            left -= HELD_BATCH_COST
     return left
 
 
