@@ -73,6 +73,7 @@ class Pass:
         self.now_ms = min(max(state.machine_ms, now_ms), TIME_MS_MAX)
         self.facts: list[AnyFact] = []
         self.lowest_lane = 0  # polls of this pass take nothing below: something more urgent enters with it
+        self.segments = 0  # handed out so far
         self.wanted: set[str] = set()  # groups that some request of this pass names: none of them is idle
         self.trims: dict[int, int] = {}  # lane → first place that stays
         self._views: dict[str, GroupView | None] = {}

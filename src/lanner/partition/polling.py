@@ -22,6 +22,7 @@ from lanner.partition.requests import WAIT, Answer, Lease, Poll, PollAnswer
 from lanner.partition.views import GroupView
 
 PASSED_BATCHES_MAX: Final = 1_024
+SEGMENTS_MAX: Final = 20_000  # what all polls of one pass may take together, so that no record grows too large
 _TOUCH_MS: Final = 3_600_000
 _WITHIN_ROW: Final = ROW_PLACES - 1
 _new: Final = tuple.__new__  # thousands of small values a poll: half the cost of calling the class
@@ -45,6 +46,9 @@ def _answer(decision: Pass, poll: Poll) -> Answer:
     elif view.group.kind is not GroupKind.QUEUE:
         raise GroupKindConflict(f"{poll.group!r} is a stream group; poll under another name", group=poll.group)
     if view.closed:
+        return WAIT
+    if decision.segments >= SEGMENTS_MAX:
+        decision.facts.append(records.Passed(poll.group, []))  # says that there is more: look again
         return WAIT
     if not poll.auto_ack:
         repeated = _find_repeat(decision, view, poll)
@@ -122,6 +126,7 @@ class _Taking:
             self._touch()
             return PollAnswer([], decision.now_ms, True, None) if self.limited else WAIT
         view.touched = True
+        decision.segments += len(self.segments)
         if poll.auto_ack:
             ranges = [(lane, place, count) for _, lane, place, count, _ in self.segments]
             decision.facts.append(records.Taken(poll.group, ranges))

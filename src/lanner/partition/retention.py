@@ -12,12 +12,12 @@ because it had done enough for one pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import merge
+from heapq import heapify, heappop, heapreplace, merge
 from typing import Final
 
 from lanner.model import FullPolicy, GroupKind, Retention, TopicSettings
 from lanner.partition import records
-from lanner.partition.batches import NOT_PLACED, BatchRef, LaneIndex
+from lanner.partition.batches import BatchRef, LaneIndex
 from lanner.partition.groups import Group
 from lanner.partition.passes import Pass
 from lanner.partition.places import Entry
@@ -99,27 +99,29 @@ def _oldest_is_aged(state: State, until_ms: int) -> bool:
 
 
 def _trim_bytes(state: State, bytes_max: int, bounds: dict[int, int], left: int) -> int:
-    """The oldest by offset go until the rest fits. A batch that waits for its time stays, and so does what lies behind
-    a younger one in its lane."""
+    """The oldest go until the rest fits: of the batches that stand first in their lanes, always the one with the lowest
+    offset. A batch that waits for its time stays, and one that waited is only as old as what stands before it."""
     excess = state.stored_bytes - bytes_max
+    fronts: list[tuple[int, int, BatchRef, Iterator[BatchRef]]] = []
     for number, lane in enumerate(state.lanes):
-        if number in bounds:
-            for ref in _front(state, lane, lane.first):
-                if ref.lane_base >= bounds[number]:
-                    break
-                excess -= ref.size
-    if excess <= 0:
-        return left
-    for ref in state.batches.walk(0):
-        if excess <= 0 or left <= 0:
-            break
-        if ref.lane_base == NOT_PLACED:
-            continue
-        bound = bounds.get(ref.lane, state.lanes[ref.lane].first)
-        if ref.lane_base == bound:
-            bounds[ref.lane] = ref.lane_base + ref.count
+        batches = _front(state, lane, lane.first)
+        ref = next(batches, None)
+        while ref is not None and ref.lane_base < bounds.get(number, 0):  # goes already
             excess -= ref.size
-            left -= 1
+            ref = next(batches, None)
+        if ref is not None:
+            fronts.append((ref.base_offset, number, ref, batches))
+    heapify(fronts)
+    while fronts and excess > 0 and left > 0:
+        _, number, ref, batches = fronts[0]
+        bounds[number] = ref.lane_base + ref.count
+        excess -= ref.size
+        left -= 1
+        following = next(batches, None)
+        if following is None:
+            heappop(fronts)
+        else:
+            heapreplace(fronts, (following.base_offset, number, following, batches))
     return left
 
 

@@ -92,6 +92,7 @@ def test_bytes_that_are_no_batch_are_refused_whatever_the_reader_raises(bench: A
     assert isinstance(outcome.result, UnsupportedVersion) and not outcome.live
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_no_payload_stops_the_log(data: bytes) -> None:
     from types import SimpleNamespace

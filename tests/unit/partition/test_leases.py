@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanner.partition.leases import LeaseRecord, Part, Run, runs_of
@@ -92,6 +92,7 @@ def test_a_lease_survives_its_row() -> None:
     assert again.mask_between(10, 2) == lease.mask_between(10, 2)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**80))
 def test_runs_cover_exactly_the_set_bits(mask: int) -> None:
     rebuilt = 0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanner.partition.places import ROW_PLACES, Entry, LaneProgress, Standing, split_by_row
@@ -98,6 +98,7 @@ def test_a_row_is_loaded_as_it_was_stored() -> None:
     assert again.rows[0].encode() == progress.rows[0].encode()
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(1, 8)), max_size=30))
 def test_cutting_agrees_with_a_set_of_places(steps: list[tuple[bool, int, int]]) -> None:
     progress = LaneProgress()

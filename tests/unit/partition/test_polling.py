@@ -60,6 +60,18 @@ def test_polls_of_one_pass_see_what_earlier_ones_took(bench: Any, offsets_of: An
     assert len({answer.token for answer in answers[:3]}) == 1
 
 
+def test_a_pass_hands_out_a_bounded_number_of_segments_and_says_that_there_is_more(
+    bench: Any, offsets_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "SEGMENTS_MAX", 2)
+    for priority in (9, 6, 3, 0):
+        bench.append(priority=priority)
+    answers = bench.ask(*(Poll("g", f"member-{number}", 1, 2) for number in range(3)))
+    assert [offsets_of(answers[0]), *answers[1:]] == [[0, 1], WAIT, WAIT]
+    assert bench.outcome.deliverable
+    assert offsets_of(bench.poll()) == [2, 3]
+
+
 def test_a_repeated_poll_gets_the_same_leases(bench: Any, offsets_of: Any) -> None:
     bench.append(count=3)
     bench.append(count=3)

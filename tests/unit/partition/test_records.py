@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanner.errors import MalformedBatch, UnsupportedVersion, ValidationError
@@ -56,6 +56,7 @@ def test_a_decision_from_outside_of_time_is_refused() -> None:
         records.decode_decision(records.encode_decision(TIME_MS_MAX + 1, 0, []))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_are_refused_or_are_a_decision(data: bytes) -> None:
     try:
@@ -65,6 +66,7 @@ def test_arbitrary_bytes_are_refused_or_are_a_decision(data: bytes) -> None:
     assert isinstance(decision, records.Decision)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**300))
 def test_a_mask_survives_its_bytes(mask: int) -> None:
     assert records.mask_of(records.mask_bytes(mask)) == mask

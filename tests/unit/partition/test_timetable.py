@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lanner.partition.timetable import Timetable
@@ -60,6 +60,7 @@ def test_moving_a_key_for_ever_does_not_fill_the_memory() -> None:
     assert len(table._heap) < 100
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 20)))), st.integers(0, 20))
 def test_it_agrees_with_a_plain_dictionary(steps: list[tuple[int, int | None]], now_ms: int) -> None:
     table: Timetable[int] = Timetable()
