@@ -28,7 +28,7 @@ from lanner.testing.history import (
 )
 from lanner.testing.queue_model import QueueModel, Violation
 
-_BYTES_MARGIN: Final = 0.8
+_BYTES_MARGIN: Final = 0.9
 
 RULES: Final = (
     "lost write",

@@ -93,11 +93,11 @@ def _accept_stale(patch: Patch) -> None:
     def settle_whoever_holds_it(decision: Pass, request: Settle | Release) -> Any:
         leases = decision.queue_view(request.group).group.leases
         items = []
-        for token, first_offset, *rest in request.items:
+        for token, first_offset, count, kind, delay_ms, reason in request.items:
             if token not in leases:
                 holders = [each for each in leases.values() if each.mask_between(first_offset, 1) & each.live]
                 token = holders[0].token if holders else token
-            items.append((token, first_offset, *rest))
+            items.append((token, first_offset, count, kind, delay_ms, reason))
         return settle(decision, request._replace(items=items))
 
     patch(Pass, "settle", settle_whoever_holds_it)
@@ -138,7 +138,7 @@ def _drop_live(patch: Patch) -> None:
         nearly = [
             info.file_id
             for info in holdings.files.values()
-            if info.live * 20 < info.size and info.state is FileState.SEALED and info.file_id < position_file
+            if info.live * 4 < info.size and info.state is FileState.SEALED and info.file_id < position_file
         ]
         return sorted({*dead_files(holdings, position_file), *nearly})
 
