@@ -197,6 +197,20 @@ def test_age_alone_may_be_enough_for_the_bytes(make_bench: Any) -> None:
     assert bases(bench) == [1]
 
 
+def test_a_delayed_batch_does_not_shield_its_lane_at_the_cost_of_younger_ones(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.append(priority=4, deliver_at_ms=bench.now_ms + 50, filling=bytes(100))  # offset 0, behind 1 in its lane
+    bench.append(priority=4, filling=bytes(100))
+    bench.wait(50)
+    bench.ask(Tick())
+    for priority in (4, 4, 0, 0):
+        bench.append(priority=priority, filling=bytes(100))
+    size = bench.partition.stored_bytes // 6
+    bench.settings = TopicSettings(retention_bytes=3 * size)
+    bench.ask(Tick())
+    assert bases(bench) == [3, 4, 5]
+
+
 def test_a_batch_that_waits_for_its_time_stays(make_bench: Any) -> None:
     bench = make_bench(retention_bytes=150)
     bench.append(deliver_at_ms=5_000, filling=bytes(200))
