@@ -103,9 +103,11 @@ class Bench:
             assert self.partition.all_rows() == before, "deciding changed something"
         return decided
 
-    def ask(self, *requests: Request) -> list[Answer]:
-        """Decide and apply; tokens that were open are filled in."""
+    def ask(self, *requests: Request, between: Callable[[], None] | None = None) -> list[Answer]:
+        """Decide and apply; tokens that were open are filled in. `between` happens before the decision applies."""
         decided = self.decide(*requests)
+        if between is not None:
+            between()
         if decided.record is None:
             return decided.answers
         self.outcome = self.apply(decided.record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -102,11 +103,12 @@ class Traffic:
         count = (1, 3, len(offsets))[c % 3]
         return Settle(group, [(token, first, count, kind, (-1, 0, 150)[c % 3], "")])
 
-    def decide(self) -> None:
+    def decide(self, between: Callable[[], None] | None = None) -> None:
         bench = self.bench
+        self.judging = between is None
         requests, self.waiting = self.waiting, []
         acked = [self._acked_by(request) for request in requests]
-        answers = bench.ask(*requests)
+        answers = bench.ask(*requests, between=between)
         for answer, settled in zip(answers, acked, strict=True):
             if settled and isinstance(answer, list) and answer == [(0, len(settled))]:
                 self.acked |= settled
@@ -136,7 +138,7 @@ class Traffic:
             self.acked |= {(request.group, offset) for offset in offsets}
         else:
             self.tokens[request.group].append((answer.token or 0, offsets))
-        if answer.token == len(self.bench.log) and not answer.limited:
+        if answer.token == len(self.bench.log) and not answer.limited and self.judging:
             self._judge_priority(request.group, [lease.ref.lane for lease in answer.leases])
 
     def _judge_priority(self, name: str, lanes: list[int]) -> None:
@@ -154,8 +156,10 @@ class Traffic:
                 self.waiting.append(self.request(kind, a, b, c))
             elif kind < 21:
                 self.append(a, b, c)
-            elif kind < 25:
+            elif kind < 24:
                 self.decide()
+            elif kind == 24:
+                self.decide(between=partial(self.append, a, b, c))
             elif kind == 25:
                 bench.wait(100 * a + 1_000 * (b == 7))
             elif kind == 26:
