@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import Annotated
 
 import typer
@@ -86,9 +88,10 @@ def _tell(screen: Screen, data: str, http: tuple[str, int] | None, native: tuple
         }
     )
     server = "" if native_address in (None, "127.0.0.1:7400") else f" -s {native_address}"
+    program = "lanner" if shutil.which("lanner") else sys.argv[0]
     typer.echo("\nTry, in another terminal:")
-    typer.secho(f"  lanner publish orders 'refund RF001' --priority high{server}", fg="cyan")
-    typer.secho(f"  lanner consume orders --group billing{server}", fg="cyan")
+    typer.secho(f"  {program} publish orders 'refund RF001' --priority high{server}", fg="cyan")
+    typer.secho(f"  {program} consume orders --group billing{server}", fg="cyan")
     typer.echo("\nCtrl-C stops it; nothing acknowledged is lost.")
 
 
