@@ -126,7 +126,7 @@ class TopicSettings:
     """What an operator can set for a topic. Changes are live: only the leader's next decisions consult them."""
 
     partitions: int = 3
-    replication: int = 1
+    replication: int = 0  # 0: as many as there are brokers, up to 3; made a number when the topic is
     priority_policy: PriorityPolicy = PriorityPolicy.STRICT
     lease_ms: int = 30_000
     max_deliveries: int = 5
@@ -181,7 +181,7 @@ class TopicSettings:
 
 _SETTING_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "partitions": (1, limits.PARTITIONS_MAX),
-    "replication": (1, 7),
+    "replication": (0, limits.REPLICATION_MAX),
     "lease_ms": (limits.LEASE_MS_MIN, limits.LEASE_MS_MAX),
     "max_deliveries": (1, limits.MAX_DELIVERIES_MAX),
     "backoff_ms": (0, limits.DELAY_MS_MAX),

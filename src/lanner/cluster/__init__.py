@@ -1,26 +1,89 @@
-"""The metadata machine: which topics there are, with which settings, and which replica sets carry their partitions.
+"""The metadata machine: which brokers there are, which topics, and which replica sets carry their partitions where.
 
-It is the machine of replica set 0. It knows names, settings and counters; it refuses to know where a partition's bytes
-are, who leads it and what time it is. Commands are decided when they are applied, by fixed rules over this state alone,
-so that every copy decides alike. What is handed out (incarnations, set ids, producer ids) comes from counters that only
-rise: a recreated topic inherits nothing.
+It is the machine of replica set 0. It knows names, settings, places and counters; it refuses to know where a
+partition's bytes are, who really leads it and what time it is. Commands are decided when they are applied, by fixed
+rules over this state alone, so that every copy decides alike. What is handed out (incarnations, set ids, replica ids,
+producer ids) comes from counters that only rise: a recreated topic, or a wiped broker, inherits nothing.
+
+The shell drives it so: propose a command, and apply what is committed. Then, on whichever broker leads a set,
+carry out the steps that `next_steps()` names for it and propose `encode_finish_step` or `encode_fail_step`; open
+the replicas that `holdings(node_id)` lists; and hand leadership to what `leaders_wanted()` says.
 """
 
 from lanner.cluster.commands import (
     encode_allocate_producers,
     encode_alter_topic,
+    encode_cancel_plan,
     encode_create_topic,
     encode_delete_topic,
+    encode_drain_broker,
+    encode_fail_step,
+    encode_finish_step,
+    encode_found_cluster,
+    encode_move_replica,
+    encode_raise_feature_level,
+    encode_rebalance,
+    encode_register_broker,
+    encode_remove_broker,
+    encode_transfer_leader,
+    encode_undrain_broker,
+    encode_update_broker,
 )
-from lanner.cluster.machine import Cluster, Outcome, Rows, Topic
+from lanner.cluster.machine import Cluster, Outcome
+from lanner.cluster.registration import Registration
+from lanner.cluster.state import Rows, Topic
+from lanner.cluster.values import (
+    METADATA_SET,
+    Action,
+    Broker,
+    BrokerState,
+    Move,
+    Plan,
+    PlanKind,
+    PlanState,
+    Replica,
+    ReplicaSet,
+)
+from lanner.cluster.views import BrokerRow, ClusterRow, Holding, PartitionRow, Progress, ReplicaRow, Step
 
 __all__ = [
+    "METADATA_SET",
+    "Action",
+    "Broker",
+    "BrokerRow",
+    "BrokerState",
     "Cluster",
+    "ClusterRow",
+    "Holding",
+    "Move",
     "Outcome",
+    "PartitionRow",
+    "Plan",
+    "PlanKind",
+    "PlanState",
+    "Progress",
+    "Registration",
+    "Replica",
+    "ReplicaRow",
+    "ReplicaSet",
     "Rows",
+    "Step",
     "Topic",
     "encode_allocate_producers",
     "encode_alter_topic",
+    "encode_cancel_plan",
     "encode_create_topic",
     "encode_delete_topic",
+    "encode_drain_broker",
+    "encode_fail_step",
+    "encode_finish_step",
+    "encode_found_cluster",
+    "encode_move_replica",
+    "encode_raise_feature_level",
+    "encode_rebalance",
+    "encode_register_broker",
+    "encode_remove_broker",
+    "encode_transfer_leader",
+    "encode_undrain_broker",
+    "encode_update_broker",
 ]

@@ -2,17 +2,22 @@
 
 Encoding bounds what it is given, because it speaks for a caller. Decoding trusts nothing: whatever lies in the log,
 it answers with a command or with an error of the catalogue, and never with anything else.
+
+Time and names come in with the commands (`now_ms`, node ids made by the brokers themselves); numbers that the machine
+hands out (sets, replicas, moves, plans, producers) are given when a command applies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
 import msgspec
 
 from lanner import limits
+from lanner.cluster.registration import Registration, check_founders, check_registration
+from lanner.cluster.values import Action
 from lanner.errors import NotSupported, ValidationError
 from lanner.model import TopicSettings, check_name
 
@@ -27,6 +32,19 @@ class Kind(IntEnum):
     DELETE_TOPIC = 2
     ALTER_TOPIC = 3
     ALLOCATE_PRODUCERS = 4
+    FOUND_CLUSTER = 5
+    REGISTER_BROKER = 6
+    UPDATE_BROKER = 7
+    DRAIN_BROKER = 8
+    UNDRAIN_BROKER = 9
+    REMOVE_BROKER = 10
+    REBALANCE = 11
+    MOVE_REPLICA = 12
+    TRANSFER_LEADER = 13
+    FINISH_STEP = 14
+    FAIL_STEP = 15
+    CANCEL_PLAN = 16
+    RAISE_FEATURE_LEVEL = 17
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True):
@@ -42,27 +60,132 @@ class DeleteTopic(msgspec.Struct, array_like=True, frozen=True):
 class AlterTopic(msgspec.Struct, array_like=True, frozen=True):
     name: str
     settings: dict[str, Any]
+    now_ms: int = 0
 
 
 class AllocateProducers(msgspec.Struct, array_like=True, frozen=True):
     count: int
 
 
-Command = CreateTopic | DeleteTopic | AlterTopic | AllocateProducers
+class FoundCluster(msgspec.Struct, array_like=True, frozen=True):
+    cluster_id: str
+    founders: tuple[Registration, ...]
+    now_ms: int
 
-_DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
-    Kind.CREATE_TOPIC: msgspec.msgpack.Decoder(CreateTopic).decode,
-    Kind.DELETE_TOPIC: msgspec.msgpack.Decoder(DeleteTopic).decode,
-    Kind.ALTER_TOPIC: msgspec.msgpack.Decoder(AlterTopic).decode,
-    Kind.ALLOCATE_PRODUCERS: msgspec.msgpack.Decoder(AllocateProducers).decode,
+
+class RegisterBroker(msgspec.Struct, array_like=True, frozen=True):
+    registration: Registration
+    now_ms: int
+    replaces: bool = True
+
+
+class UpdateBroker(msgspec.Struct, array_like=True, frozen=True):
+    node_id: str
+    rack: str | None
+    addresses: dict[str, str] | None
+    feature_min: int | None
+    feature_max: int | None
+
+
+class DrainBroker(msgspec.Struct, array_like=True, frozen=True):
+    node_id: str
+    now_ms: int
+
+
+class UndrainBroker(msgspec.Struct, array_like=True, frozen=True):
+    node_id: str
+
+
+class RemoveBroker(msgspec.Struct, array_like=True, frozen=True):
+    node_id: str
+    now_ms: int
+
+
+class Rebalance(msgspec.Struct, array_like=True, frozen=True):
+    now_ms: int
+
+
+class MoveReplica(msgspec.Struct, array_like=True, frozen=True):
+    set_id: int
+    source_node: str
+    target_node: str
+    now_ms: int
+
+
+class TransferLeader(msgspec.Struct, array_like=True, frozen=True):
+    set_id: int
+    node_id: str
+
+
+class FinishStep(msgspec.Struct, array_like=True, frozen=True):
+    move_id: int
+    position: int
+    action: Action
+
+
+class FailStep(msgspec.Struct, array_like=True, frozen=True):
+    move_id: int
+    position: int
+    action: Action
+    reason: str
+
+
+class CancelPlan(msgspec.Struct, array_like=True, frozen=True):
+    plan_id: int
+
+
+class RaiseFeatureLevel(msgspec.Struct, array_like=True, frozen=True):
+    level: int
+
+
+Command = (
+    CreateTopic
+    | DeleteTopic
+    | AlterTopic
+    | AllocateProducers
+    | FoundCluster
+    | RegisterBroker
+    | UpdateBroker
+    | DrainBroker
+    | UndrainBroker
+    | RemoveBroker
+    | Rebalance
+    | MoveReplica
+    | TransferLeader
+    | FinishStep
+    | FailStep
+    | CancelPlan
+    | RaiseFeatureLevel
+)
+
+_KINDS: Final[Mapping[Kind, type[Command]]] = {
+    Kind.CREATE_TOPIC: CreateTopic,
+    Kind.DELETE_TOPIC: DeleteTopic,
+    Kind.ALTER_TOPIC: AlterTopic,
+    Kind.ALLOCATE_PRODUCERS: AllocateProducers,
+    Kind.FOUND_CLUSTER: FoundCluster,
+    Kind.REGISTER_BROKER: RegisterBroker,
+    Kind.UPDATE_BROKER: UpdateBroker,
+    Kind.DRAIN_BROKER: DrainBroker,
+    Kind.UNDRAIN_BROKER: UndrainBroker,
+    Kind.REMOVE_BROKER: RemoveBroker,
+    Kind.REBALANCE: Rebalance,
+    Kind.MOVE_REPLICA: MoveReplica,
+    Kind.TRANSFER_LEADER: TransferLeader,
+    Kind.FINISH_STEP: FinishStep,
+    Kind.FAIL_STEP: FailStep,
+    Kind.CANCEL_PLAN: CancelPlan,
+    Kind.RAISE_FEATURE_LEVEL: RaiseFeatureLevel,
 }
+_DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
+    kind: msgspec.msgpack.Decoder(command).decode for kind, command in _KINDS.items()
+}
+
+# ------------------------------------------------------------------ topics and producers
 
 
 def encode_create_topic(name: str, settings: TopicSettings, created_ms: int) -> bytes:
-    if not 0 <= created_ms <= limits.TIME_MS_MAX:
-        raise ValidationError(
-            f"created_ms is {created_ms}: it must lie in 0 to {limits.TIME_MS_MAX}", field="created_ms"
-        )
+    check_time(created_ms, "created_ms")
     return _encode(Kind.CREATE_TOPIC, CreateTopic(check_name(name, "topic"), settings.to_dict(), created_ms))
 
 
@@ -70,9 +193,9 @@ def encode_delete_topic(name: str) -> bytes:
     return _encode(Kind.DELETE_TOPIC, DeleteTopic(check_name(name, "topic")))
 
 
-def encode_alter_topic(name: str, settings: Mapping[str, Any]) -> bytes:
+def encode_alter_topic(name: str, settings: Mapping[str, Any], now_ms: int = 0) -> bytes:
     """Only what changes is given; it is merged with what the topic has when the command applies."""
-    return _encode(Kind.ALTER_TOPIC, AlterTopic(check_name(name, "topic"), dict(settings)))
+    return _encode(Kind.ALTER_TOPIC, AlterTopic(check_name(name, "topic"), dict(settings), check_time(now_ms)))
 
 
 def encode_allocate_producers(count: int) -> bytes:
@@ -81,6 +204,97 @@ def encode_allocate_producers(count: int) -> bytes:
             f"{count} producer ids cannot be had at once: ask for 1 to {PRODUCERS_PER_COMMAND_MAX}", field="count"
         )
     return _encode(Kind.ALLOCATE_PRODUCERS, AllocateProducers(count))
+
+
+# ------------------------------------------------------------------ brokers
+
+
+def encode_found_cluster(cluster_id: str, founders: Sequence[Registration], now_ms: int) -> bytes:
+    """The first command of a cluster: who it is, and the brokers it starts with.
+
+    The order counts: the first is replica 1 of the metadata's set, and so on. The first five vote there.
+    """
+    checked = check_founders(founders)
+    return _encode(Kind.FOUND_CLUSTER, FoundCluster(check_name(cluster_id, "cluster_id"), checked, check_time(now_ms)))
+
+
+def encode_register_broker(registration: Registration, now_ms: int, *, replaces: bool = True) -> bytes:
+    """A broker comes. Under a known name with another node id it replaces that one, whose disk is then given up.
+
+    Whoever proposes this should see first that the other one is not alive, and else say that it replaces nothing.
+    """
+    checked = check_registration(registration)
+    return _encode(Kind.REGISTER_BROKER, RegisterBroker(checked, check_time(now_ms), replaces))
+
+
+def encode_update_broker(
+    node_id: str,
+    *,
+    rack: str | None = None,
+    addresses: Mapping[str, str] | None = None,
+    feature_min: int | None = None,
+    feature_max: int | None = None,
+) -> bytes:
+    """Change what a broker said of itself; what is None stays."""
+    given = None if addresses is None else dict(addresses)
+    return _encode(
+        Kind.UPDATE_BROKER, UpdateBroker(check_name(node_id, "node_id"), rack, given, feature_min, feature_max)
+    )
+
+
+def encode_drain_broker(node_id: str, now_ms: int) -> bytes:
+    return _encode(Kind.DRAIN_BROKER, DrainBroker(check_name(node_id, "node_id"), check_time(now_ms)))
+
+
+def encode_undrain_broker(node_id: str) -> bytes:
+    return _encode(Kind.UNDRAIN_BROKER, UndrainBroker(check_name(node_id, "node_id")))
+
+
+def encode_remove_broker(node_id: str, now_ms: int) -> bytes:
+    return _encode(Kind.REMOVE_BROKER, RemoveBroker(check_name(node_id, "node_id"), check_time(now_ms)))
+
+
+def encode_raise_feature_level(level: int) -> bytes:
+    return _encode(Kind.RAISE_FEATURE_LEVEL, RaiseFeatureLevel(level))
+
+
+# ------------------------------------------------------------------ replicas
+
+
+def encode_rebalance(now_ms: int) -> bytes:
+    return _encode(Kind.REBALANCE, Rebalance(check_time(now_ms)))
+
+
+def encode_move_replica(set_id: int, source_node: str, target_node: str, now_ms: int) -> bytes:
+    source, target = check_name(source_node, "source_node"), check_name(target_node, "target_node")
+    return _encode(Kind.MOVE_REPLICA, MoveReplica(set_id, source, target, check_time(now_ms)))
+
+
+def encode_transfer_leader(set_id: int, node_id: str) -> bytes:
+    return _encode(Kind.TRANSFER_LEADER, TransferLeader(set_id, check_name(node_id, "node_id")))
+
+
+def encode_finish_step(move_id: int, position: int, action: Action) -> bytes:
+    """The step that `next_steps` named has been done; repeating this changes nothing."""
+    return _encode(Kind.FINISH_STEP, FinishStep(move_id, position, action))
+
+
+def encode_fail_step(move_id: int, position: int, action: Action, reason: str) -> bytes:
+    """The step could not be done. It will be named again, until it has failed too often and the move is taken back."""
+    return _encode(Kind.FAIL_STEP, FailStep(move_id, position, action, reason[: limits.REASON_LENGTH_MAX]))
+
+
+def encode_cancel_plan(plan_id: int) -> bytes:
+    return _encode(Kind.CANCEL_PLAN, CancelPlan(plan_id))
+
+
+# ------------------------------------------------------------------ bytes
+
+
+def check_time(now_ms: int, field: str = "now_ms") -> int:
+    if not 0 <= now_ms <= limits.TIME_MS_MAX:
+        raise ValidationError(f"{field} is {now_ms}: it must lie in 0 to {limits.TIME_MS_MAX}", field=field)
+    return now_ms
 
 
 def decode(payload: bytes) -> Command:
@@ -98,10 +312,11 @@ def decode(payload: bytes) -> Command:
 
 
 def _encode(kind: Kind, command: Command) -> bytes:
+    what = "settings" if kind in (Kind.CREATE_TOPIC, Kind.ALTER_TOPIC) else "values"
     try:
         body = msgspec.msgpack.encode(command)
-    except (TypeError, OverflowError, RecursionError) as error:
-        raise ValidationError(f"the settings cannot be stored: {error}", field="settings") from None
+    except (TypeError, OverflowError, RecursionError, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise ValidationError(f"the {what} cannot be stored: {error}", field=what) from None
     if len(body) + _PREFIX_BYTES > COMMAND_BYTES_MAX:
-        raise ValidationError(f"the settings take {len(body)} bytes, more than can be stored", field="settings")
+        raise ValidationError(f"the {what} take {len(body)} bytes, more than can be stored", field=what)
     return bytes((kind, VERSION)) + body

@@ -1,4 +1,4 @@
-"""The state behind the commands, kept as rows: one for the counters, one for each topic.
+"""The machine itself: entries go in, one after the other; the state behind them is kept as rows.
 
 `apply` is the only mutator, and it never raises for what an entry holds: a command that cannot be carried out has an
 error as its result and leaves everything as it was. Otherwise one bad entry in the log would stop the broker at every
@@ -7,232 +7,200 @@ start. What changed since the last save is known by key, so a save writes only t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
-
-import msgspec
+from typing import NamedTuple
 
 from lanner import limits
+from lanner.cluster import brokers, topics
 from lanner.cluster.commands import (
     PRODUCERS_PER_COMMAND_MAX,
     AllocateProducers,
     AlterTopic,
+    CancelPlan,
     Command,
     CreateTopic,
     DeleteTopic,
+    DrainBroker,
+    FailStep,
+    FinishStep,
+    FoundCluster,
+    MoveReplica,
+    RaiseFeatureLevel,
+    Rebalance,
+    RegisterBroker,
+    RemoveBroker,
+    TransferLeader,
+    UndrainBroker,
+    UpdateBroker,
+    check_time,
     decode,
 )
-from lanner.errors import LannerError, Overloaded, TopicExists, TopicNotFound, ValidationError
-from lanner.model import TopicSettings, check_name
+from lanner.cluster.invariants import check_state
+from lanner.cluster.settling import settle
+from lanner.cluster.state import Counters, Rows, State, Topic
+from lanner.cluster.values import Broker, Move, Plan, ReplicaSet
+from lanner.cluster.views import Views
+from lanner.errors import LannerError, ValidationError
 
-_COUNTERS_KEY: Final = b"c"
-_TOPICS_START: Final = b"t"
-_TOPICS_STOP: Final = b"u"
-FEATURE_LEVEL: Final = 1
-
-
-class Rows(Protocol):
-    """Where the saved state comes from."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]: ...
-
-
-class Topic(NamedTuple):
-    """One topic. Its incarnation tells it from an earlier one of the same name."""
-
-    name: str
-    incarnation: int
-    settings: TopicSettings
-    set_ids: tuple[int, ...]  # by partition
-    created_ms: int
+Result = Topic | Broker | Plan | ReplicaSet | int | str | LannerError | None
 
 
 class Outcome(NamedTuple):
     """What applying an entry came to. The payloads of this machine need not stay readable."""
 
-    result: Topic | int | LannerError | None
+    result: Result
     live: bool = False
     released: tuple[tuple[int, tuple[int, ...] | None], ...] = ()
     deliverable: bool = False
 
 
-class _Counters(msgspec.Struct, array_like=True):
-    applied_index: int = 0
-    next_set_id: int = 1  # 0 is this machine's own set
-    next_incarnation: int = 1
-    next_producer_id: int = 1  # 0 means no producer
-    feature_level: int = FEATURE_LEVEL
-
-
-class _TopicRow(msgspec.Struct, array_like=True, frozen=True):
-    incarnation: int
-    settings: dict[str, Any]
-    set_ids: tuple[int, ...]
-    created_ms: int
-
-
-_decode_counters: Final = msgspec.msgpack.Decoder(_Counters).decode
-_decode_topic: Final = msgspec.msgpack.Decoder(_TopicRow).decode
-
-
-class Cluster:
-    """Topics by name, and the counters that name new things."""
+class Cluster(Views):
+    """Brokers, topics and where their replicas are; counters that name new things; plans that are being carried out."""
 
     def __init__(self, rows: Rows) -> None:
-        counters = rows.get(_COUNTERS_KEY)
-        self._counters = _Counters() if counters is None else _decode_counters(counters)
-        self._topics: dict[str, Topic] = {}
-        for key, value in rows.scan(_TOPICS_START, _TOPICS_STOP):
-            name = key[len(_TOPICS_START) :].decode()
-            row = _decode_topic(value)
-            settings = TopicSettings.from_dict(row.settings)
-            self._topics[name] = Topic(name, row.incarnation, settings, row.set_ids, row.created_ms)
-        self._partition_count = sum(len(topic.set_ids) for topic in self._topics.values())
-        self._dirty: set[bytes] = set()
+        super().__init__(State(rows))
 
     @property
-    def topics(self) -> Mapping[str, Topic]:
-        return MappingProxyType(self._topics)
+    def _counters(self) -> Counters:
+        return self._state.counters
 
     @property
     def applied_index(self) -> int:
-        return self._counters.applied_index
+        return self._state.counters.applied_index
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until the cluster is founded: until then there is one broker, and it holds everything."""
+        return self._state.counters.cluster_id
+
+    @property
+    def feature_level(self) -> int:
+        return self._state.counters.feature_level
 
     @property
     def partition_count(self) -> int:
-        return self._partition_count
+        return self._state.partition_count
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        return MappingProxyType(self._state.topics)
+
+    @property
+    def brokers(self) -> Mapping[str, Broker]:
+        """By node id; removed ones too."""
+        return MappingProxyType(self._state.brokers)
+
+    @property
+    def sets(self) -> Mapping[int, ReplicaSet]:
+        """Where every replica is. Empty until the cluster is founded."""
+        return MappingProxyType(self._state.sets)
+
+    @property
+    def moves(self) -> Mapping[int, Move]:
+        return MappingProxyType(self._state.moves)
+
+    @property
+    def plans(self) -> Mapping[int, Plan]:
+        return MappingProxyType(self._state.plans)
 
     # ------------------------------------------------------------------ the only mutator
 
     def apply(self, index: int, payload: bytes | None) -> Outcome:
         """Carry out one committed entry; None is an entry without a command."""
-        if index <= self._counters.applied_index:
-            raise AssertionError(f"entry {index} was applied before: {self._counters.applied_index} is the latest")
-        self._counters.applied_index = index
-        self._dirty.add(_COUNTERS_KEY)
+        state = self._state
+        if index <= state.counters.applied_index:
+            raise AssertionError(f"entry {index} was applied before: {state.counters.applied_index} is the latest")
+        state.counters.applied_index = index
+        state.touch_counters()
         if payload is None:
             return Outcome(None)
         try:
-            return Outcome(self._carry_out(decode(payload)))
+            command = decode(payload)
+            self._take_time(command)
+            result = self._carry_out(command)
         except LannerError as error:
             return Outcome(error)
+        settle(state)
+        return Outcome(self._as_it_is_now(result))
 
-    def _carry_out(self, command: Command) -> Topic | int:
+    def _take_time(self, command: Command) -> None:
+        """Only for show: plans say when they were made. It moves also when the command is refused."""
+        now_ms = command.created_ms if isinstance(command, CreateTopic) else getattr(command, "now_ms", 0)
+        self._counters.machine_ms = max(self._counters.machine_ms, check_time(now_ms))
+
+    def _carry_out(self, command: Command) -> Topic | Broker | ReplicaSet | int | str | tuple[int]:
+        """What a command comes to; a plan's id stands in a tuple, to tell it from other numbers."""
+        state = self._state
         match command:
             case CreateTopic():
-                return self._create(command)
+                return topics.create_topic(state, command)
             case AlterTopic():
-                return self._alter(command)
+                return topics.alter_topic(state, command)
             case DeleteTopic():
-                return self._delete(command)
-            case _:
+                return topics.delete_topic(state, command)
+            case AllocateProducers():
                 return self._allocate_producers(command)
+            case FoundCluster():
+                brokers.found_cluster(state, command)
+                return command.cluster_id
+            case RegisterBroker():
+                return brokers.register_broker(state, command)
+            case UpdateBroker():
+                return brokers.update_broker(state, command)
+            case UndrainBroker():
+                return brokers.undrain_broker(state, command)
+            case RemoveBroker():
+                return brokers.remove_broker(state, command)
+            case RaiseFeatureLevel():
+                return brokers.raise_feature_level(state, command)
+            case TransferLeader():
+                return brokers.transfer_leader(state, command)
+            case _:
+                return (self._carry_out_plan(command),)
 
-    def _create(self, command: CreateTopic) -> Topic:
-        name = check_name(command.name, "topic")
-        if not 0 <= command.created_ms <= limits.TIME_MS_MAX:
-            raise ValidationError("created_ms is out of bounds", field="created_ms")
-        if name in self._topics:
-            raise TopicExists(f"topic {name!r} exists already", topic=name)
-        if len(self._topics) >= limits.TOPICS_MAX:
-            raise Overloaded(f"there are {limits.TOPICS_MAX} topics, as many as there may be; delete one first")
-        settings = TopicSettings.from_dict(command.settings)
-        set_ids = self._new_sets(settings.partitions)
-        topic = Topic(name, self._counters.next_incarnation, settings, set_ids, command.created_ms)
-        self._counters.next_incarnation += 1
-        self._put(topic)
-        return topic
+    def _carry_out_plan(
+        self, command: DrainBroker | Rebalance | MoveReplica | FinishStep | FailStep | CancelPlan
+    ) -> int:
+        state = self._state
+        match command:
+            case DrainBroker():
+                return brokers.drain_broker(state, command)
+            case Rebalance():
+                return brokers.rebalance(state)
+            case MoveReplica():
+                return brokers.move_replica(state, command)
+            case CancelPlan():
+                return brokers.cancel_plan(state, command)
+            case _:
+                return brokers.report_step(state, command)
 
-    def _alter(self, command: AlterTopic) -> Topic:
-        topic = self._find(command.name)
-        settings = topic.settings.changed(command.settings)
-        growth = settings.partitions - len(topic.set_ids)
-        if growth < 0:
-            raise ValidationError(
-                f"topic {topic.name!r} has {len(topic.set_ids)} partitions and cannot shrink to {settings.partitions}: "
-                "their messages would have nowhere to go",
-                field="partitions",
-            )
-        changed = topic._replace(settings=settings, set_ids=topic.set_ids + self._new_sets(growth))
-        self._put(changed)
-        return changed
-
-    def _delete(self, command: DeleteTopic) -> Topic:
-        topic = self._find(command.name)
-        del self._topics[topic.name]
-        self._partition_count -= len(topic.set_ids)
-        self._dirty.add(_topic_key(topic.name))
-        return topic
+    def _as_it_is_now(self, result: Topic | Broker | ReplicaSet | int | str | tuple[int]) -> Result:
+        """The result after what followed from the command: a plan may have begun, or be done already."""
+        if isinstance(result, Broker):
+            return self._state.brokers.get(result.node_id, result)
+        if isinstance(result, tuple) and not isinstance(result, Topic):
+            return self._state.plans.get(result[0])
+        return result
 
     def _allocate_producers(self, command: AllocateProducers) -> int:
-        first = self._counters.next_producer_id
+        counters = self._counters
+        first = counters.next_producer_id
         if not 1 <= command.count <= PRODUCERS_PER_COMMAND_MAX or first + command.count > limits.OFFSET_MAX:
             raise ValidationError(f"{command.count} producer ids cannot be had", field="count")
-        self._counters.next_producer_id = first + command.count
+        counters.next_producer_id = first + command.count
         return first
-
-    # ------------------------------------------------------------------ parts of it
-
-    def _find(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None:
-            raise TopicNotFound(f"topic {name[: limits.NAME_LENGTH_MAX]!r} does not exist", topic=name)
-        return topic
-
-    def _new_sets(self, count: int) -> tuple[int, ...]:
-        """Set ids for new partitions. The last check before a change, because it takes them."""
-        if self._partition_count + count > limits.PARTITIONS_TOTAL_MAX:
-            raise Overloaded(
-                f"{self._partition_count} partitions and {count} more are over {limits.PARTITIONS_TOTAL_MAX}, "
-                "as many as there may be; use fewer, or delete a topic first"
-            )
-        first = self._counters.next_set_id
-        self._counters.next_set_id = first + count
-        self._partition_count += count
-        return tuple(range(first, first + count))
-
-    def _put(self, topic: Topic) -> None:
-        self._topics[topic.name] = topic
-        self._dirty.add(_topic_key(topic.name))
 
     # ------------------------------------------------------------------ saving
 
     def take_dirty(self) -> dict[bytes, bytes | None]:
         """The rows that changed since the last call; None: the row is gone."""
-        dirty, self._dirty = self._dirty, set()
-        return {key: self._encode(key) for key in sorted(dirty)}
+        return self._state.take_dirty()
 
     def all_rows(self) -> dict[bytes, bytes]:
         """The whole state, one canonical row for each thing in it."""
-        keys = [_COUNTERS_KEY, *sorted(_topic_key(name) for name in self._topics)]
-        encoded = {key: self._encode(key) for key in keys}
-        return {key: value for key, value in encoded.items() if value is not None}
-
-    def _encode(self, key: bytes) -> bytes | None:
-        if key == _COUNTERS_KEY:
-            return msgspec.msgpack.encode(self._counters)
-        topic = self._topics.get(key[len(_TOPICS_START) :].decode())
-        if topic is None:
-            return None
-        row = _TopicRow(topic.incarnation, topic.settings.to_dict(), topic.set_ids, topic.created_ms)
-        return msgspec.msgpack.encode(row)
+        return self._state.all_rows()
 
     def check(self) -> None:
         """Every invariant of the state."""
-        counters = self._counters
-        set_ids = [set_id for topic in self._topics.values() for set_id in topic.set_ids]
-        incarnations = [topic.incarnation for topic in self._topics.values()]
-        assert len(set(set_ids)) == len(set_ids) == self._partition_count <= limits.PARTITIONS_TOTAL_MAX
-        assert all(0 < set_id < counters.next_set_id for set_id in set_ids)
-        assert len(set(incarnations)) == len(incarnations) <= limits.TOPICS_MAX
-        assert all(0 < incarnation < counters.next_incarnation for incarnation in incarnations)
-        for name, topic in self._topics.items():
-            assert name == topic.name == check_name(name)
-            assert len(topic.set_ids) == topic.settings.partitions
-
-
-def _topic_key(name: str) -> bytes:
-    return _TOPICS_START + name.encode()
+        check_state(self._state)

@@ -62,7 +62,8 @@ def driven() -> Driven:
 
 def test_a_created_topic_has_its_settings_and_a_set_for_each_partition(driven: Driven) -> None:
     topic = driven.create("orders", partitions=4, lease_ms=5_000)
-    assert topic == Topic("orders", 1, TopicSettings(partitions=4, lease_ms=5_000), (1, 2, 3, 4), 1_000)
+    settings = TopicSettings(partitions=4, replication=1, lease_ms=5_000)
+    assert topic == Topic("orders", 1, settings, (1, 2, 3, 4), 1_000)
     assert driven.machine.topics == {"orders": topic}
     assert driven.machine.partition_count == 4
 

@@ -1,0 +1,129 @@
+"""What must hold of the state after every entry. For tests and the simulator, never on the way of a command."""
+
+from __future__ import annotations
+
+from lanner import limits
+from lanner.cluster.moving import nodes_of
+from lanner.cluster.state import State
+from lanner.cluster.values import (
+    METADATA_SET,
+    METADATA_VOTERS_MAX,
+    BrokerState,
+    PlanState,
+    ReplicaSet,
+)
+from lanner.model import check_name
+
+
+def check_state(state: State) -> None:
+    _check_topics(state)
+    _check_brokers(state)
+    _check_sets(state)
+    _check_moves(state)
+    _check_plans(state)
+    assert not state.unsettled, "a command left something undone"
+
+
+def _check_topics(state: State) -> None:
+    counters, found = state.counters, state.topics
+    set_ids = [set_id for topic in found.values() for set_id in topic.set_ids]
+    incarnations = [topic.incarnation for topic in found.values()]
+    assert len(set(set_ids)) == len(set_ids) == state.partition_count <= limits.PARTITIONS_TOTAL_MAX
+    assert all(0 < set_id < counters.next_set_id for set_id in set_ids)
+    assert len(set(incarnations)) == len(incarnations) <= limits.TOPICS_MAX
+    assert all(0 < incarnation < counters.next_incarnation for incarnation in incarnations)
+    for name, topic in found.items():
+        assert name == topic.name == check_name(name)
+        assert len(topic.set_ids) == topic.settings.partitions
+    if not state.founded:
+        assert not state.sets and not state.brokers and not state.moves
+        return
+    assert sorted(state.sets) == sorted([METADATA_SET, *set_ids]), "each partition has its set, and no set is left over"
+    for topic in found.values():
+        for partition, set_id in enumerate(topic.set_ids):
+            one = state.sets[set_id]
+            assert (one.set_id, one.topic, one.partition) == (set_id, topic.name, partition)
+
+
+def _check_brokers(state: State) -> None:
+    live = state.live()
+    names = [broker.name for broker in live if not broker.lost]
+    assert len(set(names)) == len(names) <= limits.BROKERS_MAX, "one broker a name"
+    assert len(state.brokers) - len(live) <= limits.BROKERS_REMOVED_KEPT
+    for node_id, broker in state.brokers.items():
+        assert node_id == broker.node_id == check_name(node_id)
+        if not broker.lost and broker.state is not BrokerState.REMOVED:
+            assert broker.feature_min <= state.counters.feature_level <= broker.feature_max
+        if broker.lost or broker.leaving:
+            assert broker.state in (BrokerState.DRAINING, BrokerState.REMOVED)
+        if broker.state is BrokerState.JOINING:
+            assert not state.held.get(node_id), "a broker gets partitions when it has joined"
+
+
+def _check_sets(state: State) -> None:
+    held: dict[str, set[int]] = {}
+    led: dict[str, int] = {}
+    for set_id, one in state.sets.items():
+        _check_set(state, one)
+        for replica in one.replicas if set_id != METADATA_SET else ():
+            held.setdefault(replica.node_id, set()).add(set_id)
+            led[replica.node_id] = led.get(replica.node_id, 0) + (replica.replica_id == one.preferred)
+    assert held == {node_id: sets for node_id, sets in state.held.items() if sets}
+    assert {node: n for node, n in led.items() if n} == {node: n for node, n in state.led.items() if n}
+
+
+def _check_set(state: State, one: ReplicaSet) -> None:
+    numbers = [replica.replica_id for replica in one.replicas]
+    assert numbers == sorted(set(numbers)), f"{one.shown}: a replica id stands for one replica"
+    assert all(0 < number < one.next_replica_id for number in numbers)
+    assert 0 < one.founders < one.next_replica_id
+    assert len(set(one.nodes)) == len(one.nodes), f"{one.shown}: two replicas on one broker"
+    assert one.voters, f"{one.shown}: nobody votes"
+    assert one.preferred in [voter.replica_id for voter in one.voters], f"{one.shown}: a leader that cannot lead"
+    for node_id in one.nodes:
+        assert state.brokers[node_id].state is not BrokerState.REMOVED, f"{one.shown}: a replica on a removed broker"
+    if one.set_id == METADATA_SET:
+        assert len(one.voters) <= METADATA_VOTERS_MAX + 1, "one more while a vote goes from one broker to another"
+    learners = {replica.replica_id for replica in one.replicas if not replica.voter}
+    if one.set_id != METADATA_SET:
+        on_the_move = {
+            number
+            for move in state.moves.values()
+            if move.started and move.set_id == one.set_id
+            for number in (move.source, move.target)
+        }
+        assert learners <= on_the_move, f"{one.shown}: a learner that nobody will promote or remove"
+
+
+def _check_moves(state: State) -> None:
+    busy: dict[str, int] = {}
+    started = [move for move in state.moves.values() if move.started]
+    assert len({move.set_id for move in started}) == len(started), "one move at a time per set"
+    for number, move in state.moves.items():
+        assert 0 < number == move.move_id < state.counters.next_move_id
+        assert 0 <= move.position < len(move.steps)
+        assert state.plans[move.plan_id].state is PlanState.RUNNING
+        one = state.sets[move.set_id]
+        if not move.started:
+            assert move.position == 0 and not move.taken_back
+            continue
+        assert one.replica(move.replica_id) is not None, "a step is about a replica that is there"
+        if move.target:
+            assert one.replica(move.target) is not None
+        if move.set_id != METADATA_SET:
+            for node_id in nodes_of(state, move):
+                busy[node_id] = busy.get(node_id, 0) + 1
+    assert all(count <= limits.MOVES_PER_BROKER_MAX for count in busy.values())
+
+
+def _check_plans(state: State) -> None:
+    finished = 0
+    for number, plan in state.plans.items():
+        assert 0 < number == plan.plan_id < state.counters.next_plan_id
+        moves = [move for move in state.moves.values() if move.plan_id == number]
+        assert plan.moves_open == len(moves)
+        assert plan.steps_done + sum(move.steps_left for move in moves) == plan.steps_total
+        if plan.state is not PlanState.RUNNING:
+            finished += 1
+            assert not moves, "a plan that is over has no moves"
+    assert finished <= limits.PLANS_FINISHED_KEPT

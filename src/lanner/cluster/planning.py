@@ -1,0 +1,270 @@
+"""Plans: which moves a wish comes to. Nothing here moves anything; it only decides what is to be moved.
+
+Drain: one replacement for each replica that the broker holds. Rebalance: first replicas that are missing, then moves
+from the fullest to the emptiest broker while they differ by two or more; each such move is one that any even
+distribution needs, so few are made. Rebuild: what a wiped disk held is first taken out of its sets and then put back
+on the broker's new incarnation, because a dead voter counts against every majority for as long as it is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lanner.cluster.moving import add_move, open_plan
+from lanner.cluster.placement import (
+    Loads,
+    choose_node,
+    count_to_be,
+    find_loads,
+    nodes_to_be,
+    open_moves,
+    prefer_other,
+)
+from lanner.cluster.state import State
+from lanner.cluster.values import (
+    GROW,
+    LEAVE,
+    LOWER,
+    METADATA_SET,
+    RELIEVE,
+    REPLACE,
+    SHRINK,
+    Broker,
+    BrokerState,
+    Move,
+    PlanKind,
+    Replica,
+    ReplicaSet,
+)
+from lanner.errors import ConflictError
+
+
+def is_touched(moves: Iterable[Move], replica_id: int) -> bool:
+    """Whether a move is about this replica, so that no other may be planned for it."""
+    return any(replica_id in (move.source, move.target) for move in moves)
+
+
+# ------------------------------------------------------------------ drain
+
+
+def find_drain(state: State, broker: Broker, loads: Loads) -> list[tuple[int, int, str]]:
+    """What must go where (set, replica, node); refuses when something of it has nowhere to go."""
+    loads.pop(broker.node_id, None)
+    moves = open_moves(state)
+    found = []
+    for set_id in sorted(state.held.get(broker.node_id, ())):
+        replica_set = state.sets[set_id]
+        here = replica_set.replica_on(broker.node_id)
+        on_their_way = moves.get(set_id, ())
+        assert here is not None, "held says so"
+        if is_touched(on_their_way, here.replica_id):
+            continue
+        taken = nodes_to_be(replica_set, on_their_way) - {broker.node_id}
+        target = choose_node(state, loads, taken)
+        if target is None:
+            raise ConflictError(
+                f"broker {broker.name!r} cannot be drained: {replica_set.shown} has {len(replica_set.replicas)} "
+                f"replicas and only {len(loads)} other brokers are active, so its replica has nowhere to go; add a "
+                "broker, or lower the topic's replication first",
+                topic=replica_set.topic,
+                partition=replica_set.partition,
+            )
+        loads[target] += 1
+        found.append((set_id, here.replica_id, target))
+    return found
+
+
+def add_drain(state: State, plan_id: int, broker: Broker) -> None:
+    """Put what a drain needs into its plan: the partitions, and the broker's vote over the metadata."""
+    for set_id, replica_id, target in find_drain(state, broker, find_loads(state)):
+        add_move(state, plan_id, set_id, REPLACE, source=replica_id, target_node=target)
+    metadata = state.sets[METADATA_SET]
+    here = metadata.replica_on(broker.node_id)
+    moves = open_moves(state).get(METADATA_SET, [])
+    if here is None or not here.voter or is_touched(moves, here.replica_id):
+        return
+    candidate = find_metadata_candidate(state, metadata, moves)
+    if candidate is not None:
+        add_move(state, plan_id, METADATA_SET, RELIEVE, source=here.replica_id, target=candidate.replica_id)
+    elif len(metadata.voters) > 1:
+        add_move(state, plan_id, METADATA_SET, LOWER, source=here.replica_id)
+
+
+def find_metadata_candidate(state: State, metadata: ReplicaSet, moves: Iterable[Move]) -> Replica | None:
+    """The learner that should vote over the metadata next: of the rack with the fewest votes, then by node id."""
+    racks: dict[str, int] = {}
+    for voter in metadata.voters:
+        rack = state.brokers[voter.node_id].rack
+        racks[rack] = racks.get(rack, 0) + 1
+    free = [
+        replica
+        for replica in metadata.replicas
+        if not replica.voter and state.is_active(replica.node_id) and not is_touched(moves, replica.replica_id)
+    ]
+
+    def rank(replica: Replica) -> tuple[int, str]:
+        return racks.get(state.brokers[replica.node_id].rack, 0), replica.node_id
+
+    return min(free, key=rank, default=None)
+
+
+def is_drained(state: State, node_id: str) -> bool:
+    """Whether a broker holds nothing that anybody would miss; a copy of the metadata is missed by nobody."""
+    here = state.sets[METADATA_SET].replica_on(node_id)
+    return not state.held.get(node_id) and (here is None or not here.voter)
+
+
+# ------------------------------------------------------------------ a wiped disk
+
+
+def last_incarnation(state: State, broker: Broker) -> Broker:
+    """What a wiped broker came back as in the end; removed ones are forgotten at some time, so the trail may end."""
+    while (heir := state.brokers.get(broker.successor)) is not None:
+        broker = heir
+    return broker
+
+
+def find_rebuild(state: State, broker: Broker) -> list[ReplicaSet]:
+    """The sets that a wiped broker still counts in, and that can be helped: others still vote in them."""
+    moves = open_moves(state)
+    found = []
+    for set_id in sorted(state.held.get(broker.node_id, ())):
+        replica_set = state.sets[set_id]
+        here = replica_set.replica_on(broker.node_id)
+        assert here is not None, "held says so"
+        is_last = here.voter and len(replica_set.voters) == 1
+        if not is_last and not is_touched(moves.get(set_id, ()), here.replica_id):
+            found.append(replica_set)
+    return found
+
+
+def add_rebuild(state: State, plan_id: int, broker: Broker) -> None:
+    """Take the wiped replicas out, and put new ones where the broker came back, or elsewhere when it may not."""
+    loads, moves = find_loads(state), open_moves(state)
+    heir = last_incarnation(state, broker).node_id
+    for replica_set in find_rebuild(state, broker):
+        here = replica_set.replica_on(broker.node_id)
+        assert here is not None, "find_rebuild chose it for that"
+        steps = SHRINK if here.voter else LEAVE
+        add_move(state, plan_id, replica_set.set_id, steps, source=here.replica_id)
+        taken = nodes_to_be(replica_set, moves.get(replica_set.set_id, ())) - {broker.node_id}
+        target = choose_node(state, loads, taken, {heir}) or choose_node(state, loads, taken)
+        if here.voter and target is not None:
+            loads[target] += 1
+            add_move(state, plan_id, replica_set.set_id, GROW, target_node=target)
+
+
+# ------------------------------------------------------------------ the right number of replicas
+
+
+def add_missing(state: State, plan_id: int, set_ids: Iterable[int], replication: int) -> None:
+    """More replicas for sets that have too few; as many as there are brokers for."""
+    loads, moves = find_loads(state), open_moves(state)
+    for set_id in set_ids:
+        replica_set = state.sets[set_id]
+        on_their_way = moves.get(set_id, [])
+        taken = nodes_to_be(replica_set, on_their_way)
+        for _ in range(replication - count_to_be(replica_set, on_their_way)):
+            target = choose_node(state, loads, taken)
+            if target is None:
+                break
+            loads[target] += 1
+            taken.add(target)
+            add_move(state, plan_id, set_id, GROW, target_node=target)
+
+
+def drop_surplus(state: State, plan_id: int, set_ids: Iterable[int], replication: int) -> None:
+    """Fewer replicas for sets that have too many: the crowded rack first, then the fullest broker."""
+    loads, moves = find_loads(state), open_moves(state)
+    for set_id in set_ids:
+        replica_set = state.sets[set_id]
+        on_their_way = moves.get(set_id, [])
+        staying = [one for one in replica_set.voters if not is_touched(on_their_way, one.replica_id)]
+        surplus = count_to_be(replica_set, on_their_way) - replication
+        for _ in range(min(surplus, len(staying) - 1)):
+            victim = max(staying, key=lambda one: _readiness_to_go(state, loads, staying, one))
+            staying.remove(victim)
+            loads[victim.node_id] = loads.get(victim.node_id, 0) - 1
+            add_move(state, plan_id, set_id, SHRINK, source=victim.replica_id)
+
+
+def _readiness_to_go(
+    state: State, loads: Loads, staying: list[Replica], replica: Replica
+) -> tuple[bool, int, int, int]:
+    rack = state.brokers[replica.node_id].rack
+    neighbours = sum(state.brokers[one.node_id].rack == rack for one in staying)
+    return not state.is_active(replica.node_id), neighbours, loads.get(replica.node_id, 0), replica.replica_id
+
+
+# ------------------------------------------------------------------ rebalance
+
+
+def add_rebalance(state: State, plan_id: int) -> None:
+    for _, topic in sorted(state.topics.items()):
+        add_missing(state, plan_id, topic.set_ids, topic.settings.replication)
+    loads = find_loads(state)
+    spoken_for = set(open_moves(state))
+    candidates: dict[tuple[str, str], Iterator[int]] = {}
+    while (found := _next_relief(state, loads, spoken_for, candidates)) is not None:
+        set_id, donor, receiver = found
+        here = state.sets[set_id].replica_on(donor)
+        assert here is not None, "it was found among what the donor holds"
+        add_move(state, plan_id, set_id, REPLACE, source=here.replica_id, target_node=receiver)
+        spoken_for.add(set_id)
+        loads[donor] -= 1
+        loads[receiver] += 1
+
+
+def _next_relief(
+    state: State, loads: Loads, spoken_for: set[int], candidates: dict[tuple[str, str], Iterator[int]]
+) -> tuple[int, str, str] | None:
+    """One replica of a full broker that an emptier one can take, for as long as they differ by two or more.
+
+    What did not fit between two brokers will not fit later in the same plan, so each pair goes through its sets once.
+    """
+    donors = sorted(loads, key=lambda node_id: (-loads[node_id], node_id))
+    receivers = sorted(loads, key=lambda node_id: (loads[node_id], node_id))
+    for donor in donors:
+        for receiver in receivers:
+            if loads[donor] - loads[receiver] < 2:
+                break
+            pair = (donor, receiver)
+            if pair not in candidates:
+                candidates[pair] = iter(sorted(state.held.get(donor, ())))
+            for set_id in candidates[pair]:
+                if set_id not in spoken_for and _fits(state, state.sets[set_id], donor, receiver):
+                    return set_id, donor, receiver
+    return None
+
+
+def _fits(state: State, replica_set: ReplicaSet, donor: str, receiver: str) -> bool:
+    """Whether a set may go from one broker to another: not twice on one, and over no fewer racks than now."""
+    nodes = set(replica_set.nodes)
+    if receiver in nodes:
+        return False
+
+    def racks(of: set[str]) -> int:
+        return len({state.brokers[node_id].rack for node_id in of})
+
+    return racks(nodes - {donor} | {receiver}) >= racks(nodes)
+
+
+# ------------------------------------------------------------------ one by hand
+
+
+def add_move_by_hand(state: State, replica_set: ReplicaSet, source: Replica, target_node: str) -> int:
+    plan_id = open_plan(state, PlanKind.MOVE, target_node)
+    add_move(state, plan_id, replica_set.set_id, REPLACE, source=source.replica_id, target_node=target_node)
+    return plan_id
+
+
+def prefer_leader(state: State, replica_set: ReplicaSet, node_id: str) -> ReplicaSet:
+    """The set as it is to be led from this broker; refuses what cannot lead or is about to go."""
+    replica = replica_set.replica_on(node_id)
+    if replica is None or not replica.voter:
+        raise ConflictError(f"broker {node_id} has no voting replica of {replica_set.shown}, so it cannot lead it")
+    if state.brokers[node_id].state is BrokerState.DRAINING:
+        raise ConflictError(f"broker {node_id} is being drained; undrain it before it leads anything")
+    if is_touched(open_moves(state).get(replica_set.set_id, ()), replica.replica_id):
+        raise ConflictError(f"the replica of {replica_set.shown} on broker {node_id} is on the move; wait, or cancel")
+    return prefer_other(state, replica_set, replica_set.preferred, replica.replica_id)

@@ -1,0 +1,225 @@
+"""The tables of the metadata machine in memory, each row also as bytes, and which rows changed since the last save.
+
+This module knows keys, rows and the two indexes that are derived from them (what a broker holds, how many sets it
+should lead). It refuses to know any rule: whoever puts a row here has checked it.
+
+Iteration over moves, plans and sets is in the order of their ids, because ids only rise and rows are loaded in key
+order; brokers and topics have no such order, so whoever depends on one sorts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from lanner.cluster.values import METADATA_SET, Broker, BrokerState, Move, Plan, ReplicaSet
+from lanner.model import TopicSettings
+
+FEATURE_LEVEL: Final = 1
+_COUNTERS_KEY: Final = b"c"
+_NUMBER_BYTES: Final = 8
+
+
+class Rows(Protocol):
+    """Where the saved state comes from."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Topic(NamedTuple):
+    """One topic. Its incarnation tells it from an earlier one of the same name."""
+
+    name: str
+    incarnation: int
+    settings: TopicSettings
+    set_ids: tuple[int, ...]  # by partition
+    created_ms: int
+
+
+class Counters(msgspec.Struct, array_like=True):
+    """What only rises, and the cluster's own id. New fields go to the end, so that older rows still load."""
+
+    applied_index: int = 0
+    next_set_id: int = 1  # 0 is this machine's own set
+    next_incarnation: int = 1
+    next_producer_id: int = 1  # 0 means no producer
+    feature_level: int = FEATURE_LEVEL
+    cluster_id: str = ""  # empty: one broker that was never told of others
+    next_move_id: int = 1
+    next_plan_id: int = 1
+    machine_ms: int = 0  # the latest time that a command brought
+
+
+class _TopicRow(msgspec.Struct, array_like=True, frozen=True):
+    incarnation: int
+    settings: dict[str, Any]
+    set_ids: tuple[int, ...]
+    created_ms: int
+
+
+_decode_counters: Final = msgspec.msgpack.Decoder(Counters).decode
+_decode_topic: Final = msgspec.msgpack.Decoder(_TopicRow).decode
+_decode_broker: Final = msgspec.msgpack.Decoder(Broker).decode
+_decode_set: Final = msgspec.msgpack.Decoder(ReplicaSet).decode
+_decode_move: Final = msgspec.msgpack.Decoder(Move).decode
+_decode_plan: Final = msgspec.msgpack.Decoder(Plan).decode
+
+
+class State:
+    """Every table of the machine. Puts and drops mark rows dirty; values are replaced, never changed in place."""
+
+    def __init__(self, rows: Rows) -> None:
+        counters = rows.get(_COUNTERS_KEY)
+        self.counters = Counters() if counters is None else _decode_counters(counters)
+        self.topics: dict[str, Topic] = {}
+        for key, value in rows.scan(b"t", b"u"):
+            name, row = key[1:].decode(), _decode_topic(value)
+            settings = TopicSettings.from_dict(row.settings)
+            self.topics[name] = Topic(name, row.incarnation, settings, row.set_ids, row.created_ms)
+        self.brokers = {broker.node_id: broker for broker in map(_decode_broker, _values(rows, b"b"))}
+        self.sets: dict[int, ReplicaSet] = {}
+        self.moves = {move.move_id: move for move in map(_decode_move, _values(rows, b"m"))}
+        self.plans = {plan.plan_id: plan for plan in map(_decode_plan, _values(rows, b"p"))}
+        self.held: dict[str, set[int]] = {}  # node id -> partitions' sets with a replica there
+        self.led: dict[str, int] = {}  # node id -> how many of them it should lead
+        self.partition_count = sum(len(topic.set_ids) for topic in self.topics.values())
+        self.unsettled = False  # something changed that plans depend on
+        self._dirty: set[bytes] = set()
+        for found in map(_decode_set, _values(rows, b"r")):
+            self.sets[found.set_id] = found
+            self._index(found, 1)
+
+    # ------------------------------------------------------------------ changes
+
+    def touch_counters(self) -> None:
+        self._dirty.add(_COUNTERS_KEY)
+
+    def put_topic(self, topic: Topic) -> None:
+        self.topics[topic.name] = topic
+        self._dirty.add(_topic_key(topic.name))
+
+    def drop_topic(self, name: str) -> None:
+        del self.topics[name]
+        self._dirty.add(_topic_key(name))
+
+    def put_broker(self, broker: Broker) -> None:
+        self.brokers[broker.node_id] = broker
+        self._dirty.add(b"b" + broker.node_id.encode())
+        self.unsettled = True
+
+    def drop_broker(self, node_id: str) -> None:
+        del self.brokers[node_id]
+        self._dirty.add(b"b" + node_id.encode())
+
+    def put_set(self, replica_set: ReplicaSet) -> None:
+        before = self.sets.get(replica_set.set_id)
+        if before is not None:
+            self._index(before, -1)
+        self.sets[replica_set.set_id] = replica_set
+        self._index(replica_set, 1)
+        self._dirty.add(_number_key(b"r", replica_set.set_id))
+
+    def drop_set(self, set_id: int) -> None:
+        self._index(self.sets.pop(set_id), -1)
+        self._dirty.add(_number_key(b"r", set_id))
+
+    def put_move(self, move: Move) -> None:
+        self.moves[move.move_id] = move
+        self._dirty.add(_number_key(b"m", move.move_id))
+
+    def drop_move(self, move_id: int) -> None:
+        del self.moves[move_id]
+        self._dirty.add(_number_key(b"m", move_id))
+        self.unsettled = True
+
+    def put_plan(self, plan: Plan) -> None:
+        self.plans[plan.plan_id] = plan
+        self._dirty.add(_number_key(b"p", plan.plan_id))
+
+    def drop_plan(self, plan_id: int) -> None:
+        del self.plans[plan_id]
+        self._dirty.add(_number_key(b"p", plan_id))
+
+    def _index(self, replica_set: ReplicaSet, change: int) -> None:
+        """Count a set in, or out, of what its brokers hold; the metadata is held by all and counts for nobody."""
+        if replica_set.set_id == METADATA_SET:
+            return
+        for replica in replica_set.replicas:
+            holdings = self.held.setdefault(replica.node_id, set())
+            (holdings.add if change > 0 else holdings.discard)(replica_set.set_id)
+            if replica.replica_id == replica_set.preferred:
+                self.led[replica.node_id] = self.led.get(replica.node_id, 0) + change
+
+    # ------------------------------------------------------------------ questions that everybody has
+
+    @property
+    def founded(self) -> bool:
+        return self.counters.cluster_id != ""
+
+    def active(self) -> list[Broker]:
+        """The brokers that may be given something, by node id."""
+        return [one for _, one in sorted(self.brokers.items()) if one.state is BrokerState.ACTIVE]
+
+    def live(self) -> list[Broker]:
+        """The brokers that are not removed, by node id."""
+        return [one for _, one in sorted(self.brokers.items()) if one.state is not BrokerState.REMOVED]
+
+    def is_active(self, node_id: str) -> bool:
+        broker = self.brokers.get(node_id)
+        return broker is not None and broker.state is BrokerState.ACTIVE
+
+    # ------------------------------------------------------------------ saving
+
+    def take_dirty(self) -> dict[bytes, bytes | None]:
+        """The rows that changed since the last call; None: the row is gone."""
+        dirty, self._dirty = self._dirty, set()
+        return {key: self._encode(key) for key in sorted(dirty)}
+
+    def all_rows(self) -> dict[bytes, bytes]:
+        """The whole state, one canonical row for each thing in it."""
+        keys = [_COUNTERS_KEY, *map(_topic_key, self.topics), *(b"b" + node_id.encode() for node_id in self.brokers)]
+        for prefix, table in ((b"r", self.sets), (b"m", self.moves), (b"p", self.plans)):
+            keys += [_number_key(prefix, number) for number in table]
+        encoded = {key: self._encode(key) for key in sorted(keys)}
+        return {key: value for key, value in encoded.items() if value is not None}
+
+    def _encode(self, key: bytes) -> bytes | None:
+        kind, rest = key[:1], key[1:]
+        if kind == b"t":
+            topic = self.topics.get(rest.decode())
+            if topic is None:
+                return None
+            row = _TopicRow(topic.incarnation, topic.settings.to_dict(), topic.set_ids, topic.created_ms)
+            return msgspec.msgpack.encode(row)
+        found: object
+        if kind == _COUNTERS_KEY:
+            found = self.counters
+        elif kind == b"b":
+            found = self.brokers.get(rest.decode())
+        elif kind == b"r":
+            found = self.sets.get(int.from_bytes(rest, "big"))
+        elif kind == b"m":
+            found = self.moves.get(int.from_bytes(rest, "big"))
+        else:
+            found = self.plans.get(int.from_bytes(rest, "big"))
+        return None if found is None else _encoder.encode(found)
+
+
+_encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def _values(rows: Rows, prefix: bytes) -> Iterator[bytes]:
+    for _, value in rows.scan(prefix, bytes((prefix[0] + 1,))):
+        yield value
+
+
+def _topic_key(name: str) -> bytes:
+    return b"t" + name.encode()
+
+
+def _number_key(prefix: bytes, number: int) -> bytes:
+    return prefix + number.to_bytes(_NUMBER_BYTES, "big")

@@ -1,0 +1,291 @@
+"""What the shell and the operators ask: what is to be done now, what a broker should hold, how far a plan is.
+
+Everything here is read from the state and changes nothing. Who really leads and who lags is not known to this machine;
+where a table shows it, it comes in from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from lanner.cluster.planning import is_drained
+from lanner.cluster.state import State
+from lanner.cluster.values import (
+    METADATA_SET,
+    Action,
+    Broker,
+    BrokerState,
+    Move,
+    Plan,
+    PlanKind,
+    PlanState,
+    Replica,
+    ReplicaSet,
+)
+
+
+class Step(NamedTuple):
+    """One thing to be done now, by whoever leads the set; then finished or failed under the same three values.
+
+    It must be harmless when it was done before: the report of it may have been lost.
+    """
+
+    move_id: int
+    position: int
+    action: Action
+    set_id: int
+    replica_id: int  # what it is about: to be added, caught up, promoted, led away from, demoted, removed
+    node_id: str
+    successor: int  # a hand-over: the replica that should lead; else 0
+    voter: bool  # what the replica is by the record; the set's own log may be one step ahead
+
+
+class Holding(NamedTuple):
+    """One replica that a broker should have, and what it must know to start it with an empty log."""
+
+    set_id: int
+    topic: str
+    partition: int
+    replica_id: int
+    voter: bool
+    founders: frozenset[int]  # the voters the set was born with
+
+
+class Progress(NamedTuple):
+    """How far a plan is."""
+
+    plan_id: int
+    kind: PlanKind
+    node_id: str
+    state: PlanState
+    steps_done: int
+    steps_total: int
+    moves_done: int
+    moves_total: int
+    moves_running: int
+    moves_failed: int
+    reason: str
+
+
+class BrokerRow(NamedTuple):
+    name: str
+    node_id: str
+    rack: str
+    state: str
+    addresses: Mapping[str, str]
+    replicas: int
+    leads: int  # in fact, as told from outside
+    should_lead: int
+    metadata: str  # voter, learner, or nothing
+    drain: Progress | None
+
+
+class ReplicaRow(NamedTuple):
+    replica_id: int
+    node_id: str
+    name: str
+    role: str
+    leads: bool
+    preferred: bool
+    lag: int | None  # entries behind its leader; None: nobody said
+    step: str  # of a move that is under way with it
+
+
+class PartitionRow(NamedTuple):
+    set_id: int
+    topic: str
+    partition: int
+    leader: str  # node id; empty: none known
+    replication: int  # as it should be
+    replicas: tuple[ReplicaRow, ...]
+
+
+class ClusterRow(NamedTuple):
+    cluster_id: str
+    feature_level: int
+    feature_level_possible: int
+    brokers: int
+    topics: int
+    partitions: int
+    replicas: int
+    replicas_missing: int
+    plans_running: int
+
+
+class Views:
+    """The questions. The machine itself adds the one way to change anything."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    # ------------------------------------------------------------------ for the shell
+
+    def next_steps(self) -> list[Step]:
+        """Everything that should be done now, oldest move first."""
+        return [self._step(move) for move in self._state.moves.values() if move.started]
+
+    def _step(self, move: Move) -> Step:
+        replica_set = self._state.sets[move.set_id]
+        replica = replica_set.replica(move.replica_id)
+        assert replica is not None, "a step is about a replica of its set"
+        handing_over = move.action in (Action.HAND_OVER, Action.BACK_HAND_OVER)
+        return Step(
+            move.move_id,
+            move.position,
+            move.action,
+            move.set_id,
+            replica.replica_id,
+            replica.node_id,
+            replica_set.preferred if handing_over else 0,
+            replica.voter,
+        )
+
+    def leaders_wanted(self) -> dict[int, Replica]:
+        """The replica that should lead each set."""
+        found = {}
+        for set_id, replica_set in self._state.sets.items():
+            replica = replica_set.replica(replica_set.preferred)
+            assert replica is not None, "the preferred replica is one of the set"
+            found[set_id] = replica
+        return found
+
+    def holdings(self, node_id: str) -> Iterator[Holding]:
+        """The replicas that a broker should have; it may let go of any other, except of one it was never told of."""
+        set_ids = sorted(self._state.held.get(node_id, ()))
+        for set_id in [METADATA_SET, *set_ids] if METADATA_SET in self._state.sets else set_ids:
+            one = self._state.sets[set_id]
+            replica = one.replica_on(node_id)
+            if replica is not None:
+                founders = frozenset(range(1, one.founders + 1))
+                yield Holding(set_id, one.topic, one.partition, replica.replica_id, replica.voter, founders)
+
+    def routes(self, set_id: int) -> dict[int, str]:
+        """Where each replica of a set is: replica id to node id."""
+        found = self._state.sets.get(set_id)
+        return {} if found is None else {replica.replica_id: replica.node_id for replica in found.replicas}
+
+    def is_drained(self, node_id: str) -> bool:
+        """Whether a broker holds nothing but its copy of the metadata, so that it can be removed."""
+        return METADATA_SET in self._state.sets and is_drained(self._state, node_id)
+
+    # ------------------------------------------------------------------ for the operators
+
+    def progress(self, plan_id: int) -> Progress | None:
+        plan = self._state.plans.get(plan_id)
+        if plan is None:
+            return None
+        running = sum(move.started and move.plan_id == plan_id for move in self._state.moves.values())
+        return _progress(plan, running)
+
+    def describe_plans(self) -> list[Progress]:
+        """Every plan that is remembered, newest first."""
+        running: dict[int, int] = {}
+        for move in self._state.moves.values():
+            running[move.plan_id] = running.get(move.plan_id, 0) + move.started
+        return [_progress(plan, running.get(number, 0)) for number, plan in reversed(self._state.plans.items())]
+
+    def describe_brokers(self, leaders: Mapping[int, str] | None = None) -> list[BrokerRow]:
+        """The brokers by name; `leaders`: which node leads which set, as far as the asker knows."""
+        leads: dict[str, int] = {}
+        for set_id, node_id in (leaders or {}).items():
+            if set_id != METADATA_SET:
+                leads[node_id] = leads.get(node_id, 0) + 1
+        drains = {row.node_id: row for row in reversed(self.describe_plans()) if row.kind is PlanKind.DRAIN}
+        live = sorted(self._state.live(), key=lambda broker: (broker.name, broker.registered_ms, broker.node_id))
+        return [self._broker_row(broker, leads.get(broker.node_id, 0), drains) for broker in live]
+
+    def _broker_row(self, broker: Broker, leads: int, drains: Mapping[str, Progress]) -> BrokerRow:
+        here = self._state.sets[METADATA_SET].replica_on(broker.node_id)
+        draining = broker.state is BrokerState.DRAINING
+        return BrokerRow(
+            broker.name,
+            broker.node_id,
+            broker.rack,
+            "lost" if broker.lost else str(broker.state),
+            broker.addresses,
+            len(self._state.held.get(broker.node_id, ())),
+            leads,
+            self._state.led.get(broker.node_id, 0),
+            _role(here),
+            drains.get(broker.node_id) if draining else None,
+        )
+
+    def describe_partitions(
+        self,
+        topic: str | None = None,
+        leaders: Mapping[int, str] | None = None,
+        lags: Mapping[tuple[int, int], int] | None = None,
+    ) -> list[PartitionRow]:
+        """Who has, leads and lags; `leaders`: set to node, `lags`: (set, replica) to entries behind."""
+        names = sorted(self._state.topics) if topic is None else [topic] if topic in self._state.topics else []
+        moving = {move.set_id: move for move in self._state.moves.values() if move.started}
+        rows = []
+        for name in names:
+            found = self._state.topics[name]
+            for set_id in found.set_ids:
+                one = self._state.sets.get(set_id)
+                if one is not None:
+                    leader = (leaders or {}).get(set_id, "")
+                    replicas = tuple(self._replica_rows(one, leader, lags or {}, moving.get(set_id)))
+                    rows.append(PartitionRow(set_id, name, one.partition, leader, found.settings.replication, replicas))
+        return rows
+
+    def _replica_rows(
+        self, one: ReplicaSet, leader: str, lags: Mapping[tuple[int, int], int], move: Move | None
+    ) -> Iterator[ReplicaRow]:
+        for replica in one.replicas:
+            concerned = move is not None and replica.replica_id == move.replica_id
+            yield ReplicaRow(
+                replica.replica_id,
+                replica.node_id,
+                self._state.brokers[replica.node_id].name,
+                _role(replica),
+                replica.node_id == leader,
+                replica.replica_id == one.preferred,
+                lags.get((one.set_id, replica.replica_id)),
+                str(move.action) if move is not None and concerned else "",
+            )
+
+    def describe_cluster(self) -> ClusterRow:
+        state = self._state
+        missing = 0
+        for topic in state.topics.values():
+            for set_id in topic.set_ids:
+                voters = len(state.sets[set_id].voters) if set_id in state.sets else 1
+                missing += max(0, topic.settings.replication - voters)
+        live = [broker for broker in state.live() if not broker.lost]
+        return ClusterRow(
+            state.counters.cluster_id,
+            state.counters.feature_level,
+            min((broker.feature_max for broker in live), default=state.counters.feature_level),
+            len(live),
+            len(state.topics),
+            state.partition_count,
+            sum(len(held) for held in state.held.values()),
+            missing,
+            sum(plan.state is PlanState.RUNNING for plan in state.plans.values()),
+        )
+
+
+def _progress(plan: Plan, running: int) -> Progress:
+    total = plan.moves_open + plan.moves_done + plan.moves_failed + plan.moves_dropped
+    return Progress(
+        plan.plan_id,
+        plan.kind,
+        plan.node_id,
+        plan.state,
+        plan.steps_done,
+        plan.steps_total,
+        plan.moves_done,
+        total,
+        running,
+        plan.moves_failed,
+        plan.reason,
+    )
+
+
+def _role(replica: Replica | None) -> str:
+    if replica is None:
+        return ""
+    return "voter" if replica.voter else "learner"
