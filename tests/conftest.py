@@ -14,3 +14,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def chaos(request: pytest.FixtureRequest) -> bool:
     """Whether the long forms were asked for."""
     return bool(request.config.getoption("--chaos"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the totals that tests recorded, also when they ran in other processes."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "totals":
+                terminalreporter.write_line(f"simulation, {value}")

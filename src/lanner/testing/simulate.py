@@ -28,7 +28,7 @@ from lanner.testing.planted import PLANTS, catches, planted
 from lanner.testing.queue_model import Violation
 from lanner.testing.simulator import EVENTS, TOTALS, simulate
 
-_SHOWN_MAX: Final = 10
+_SHOWN_MAX: Final = 3
 
 
 class Outcome(NamedTuple):
@@ -108,11 +108,15 @@ def _replay(console: Console, job: Job, folder: Path) -> int:
 
 def _show_failure(console: Console, outcome: Outcome, plant: str) -> None:
     again = f"make sim SEED={outcome.seed}" + (f" PLANT={plant}" if plant else "")
-    console.print(f"[bold red]seed {outcome.seed} failed[/]: {len(outcome.violations)} broken rules; again: {again}")
-    for violation in outcome.violations[:_SHOWN_MAX]:
-        console.print(f"  {violation}", markup=False, highlight=False, soft_wrap=True)
-    if len(outcome.violations) > _SHOWN_MAX:
-        console.print(f"  and {len(outcome.violations) - _SHOWN_MAX} more")
+    console.print(f"[bold red]seed {outcome.seed} failed[/]; again: {again}", soft_wrap=True)
+    by_rule: dict[str, list[Violation]] = {}
+    for violation in outcome.violations:
+        by_rule.setdefault(violation.rule, []).append(violation)
+    for violations in by_rule.values():
+        for violation in violations[:_SHOWN_MAX]:
+            console.print(f"  {violation}", markup=False, highlight=False, soft_wrap=True)
+        if len(violations) > _SHOWN_MAX:
+            console.print(f"  … and {len(violations) - _SHOWN_MAX} more of these", highlight=False)
 
 
 def _show_totals(console: Console, totals: Counter[str], seeds: int, seconds: float) -> None:
