@@ -98,7 +98,7 @@ def idle_ticks(count: int, ticks: int, *, resting: bool) -> float:
     for _ in range(ticks):
         for number, trio in enumerate(trios):
             here = trio.nodes[1 + number % 3]
-            for voter, node in trio.nodes.items():
+            for node in trio.nodes.values():
                 if node is not here:
                     node.tick()
             started = time.process_time()
