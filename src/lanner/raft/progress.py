@@ -106,5 +106,8 @@ class Progress:
             return True
         if self.state is ProgressState.SNAPSHOT or self.next_index - 1 != index:
             return False
+        before = self.next_index
         self.probe(max(min(index, next_index), self.match_index + 1))
+        # It refuses what it has answered for: its log was damaged. Ask again with the next heartbeat, not at once.
+        self.paused = self.next_index == before
         return True

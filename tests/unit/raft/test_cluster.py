@@ -1,0 +1,82 @@
+"""Whole replica sets, from one seed each: faults with every invariant after every step, then convergence."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.unit.raft.cluster import Cluster
+from tests.unit.raft.planted import PLANTS, complaint
+
+STEPS = 5_000
+RECORDED = {
+    "double_vote": 0,
+    "lost_vote_on_restart": 5,
+    "vote_before_it_is_durable": 0,
+    "vote_for_a_shorter_log": 2,
+    "candidate_that_asks_before_its_vote_is_durable": 0,
+    "commit_of_an_older_term": 22,
+    "truncation_of_committed_entries": 2,
+    "ack_before_the_followers_sync": 0,
+    "ack_of_entries_that_were_replaced": 27,
+    "read_from_a_stale_leader": 2,
+    "read_before_the_own_term_committed": 0,
+    "membership_change_before_the_own_term_committed": 0,
+    "wiped_voter_that_votes": 1,
+    "snapshot_that_forgets_the_membership": 0,
+    "restart_that_forgets_a_membership": 0,
+}
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("start", range(0, 30, 5))
+def test_a_replica_set_keeps_every_promise_whatever_happens_and_converges(voters: int, start: int) -> None:
+    total: Counter[str] = Counter()
+    for seed in range(start, start + 5):
+        cluster = Cluster(seed, voters)
+        cluster.run(STEPS)
+        cluster.converge()
+        total.update(cluster.facts)
+    rare = [
+        name
+        for name in (
+            "elections",
+            "crashes",
+            "splits",
+            "changes",
+            "transfers",
+            "reads",
+            "snapshots",
+            "installs",
+            "wipes",
+        )
+        if total[name] < 1
+    ]
+    assert rare == [], total
+
+
+def test_a_life_is_the_same_each_time_it_is_lived() -> None:
+    lives = []
+    for _ in range(2):
+        cluster = Cluster(77, 3)
+        cluster.run(2_000)
+        lives.append((cluster.facts, cluster.witness.digests))
+    assert lives[0] == lives[1]
+
+
+def test_without_faults_a_set_elects_once_and_keeps_its_leader() -> None:
+    cluster = Cluster(3, 5, faults=False)
+    for _ in range(200):
+        cluster.tick()
+        cluster.settle()
+        cluster.propose()
+    assert len(cluster.leaders()) == 1
+    assert len(cluster.witness.leaders) <= 2
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_caught_by_its_recorded_seed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complaint(RECORDED[name], STEPS) == ""
+    PLANTS[name](monkeypatch)
+    assert complaint(RECORDED[name], STEPS) != ""
