@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from random import Random
 from typing import Any, Final
 
@@ -244,8 +244,7 @@ class SimBroker:
             while more and self.rng.random() < 0.9:  # a turn of the loop may end before every set is in
                 more = engine.save_step(job)
             yield
-            self.disk.table.commit(job.puts)
-            yield
+            yield from self._commit_rows(job.puts)
             engine.saved(job)
             self.counts["saves"] += 1
             for file_id in engine.ledger.droppable():
@@ -253,6 +252,19 @@ class SimBroker:
                 yield
                 engine.ledger.dropped(file_id)
                 self.counts["dropped_files"] += 1
+
+    def _commit_rows(self, puts: Mapping[bytes, bytes | None]) -> Work:
+        """One commit of the table, repeated until the disk has room for it."""
+        while True:
+            try:
+                self.disk.table.commit(puts)
+            except StorageFull:
+                self.counts["disk_full"] += 1
+                self.disk.table_full = self.rng.random() < 0.7
+                yield
+                continue
+            yield
+            return
 
     def _rewrite(self) -> Work:
         ledger, files = self.engine.ledger, self.disk.files

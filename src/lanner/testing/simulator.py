@@ -126,6 +126,7 @@ class Simulation:
                 max_deliveries=rng.choice((2, 3, 5)),
                 backoff_ms=rng.choice((0, 20, 100)),
                 backoff_max_ms=500,
+                outstanding_max=rng.choice((10_000, 10_000, 40)),
                 retention=Retention.TIME if number else Retention.ACKED,
                 retention_ms=0 if bytes_max else 8_000,
                 retention_bytes=bytes_max if number else 0,
@@ -206,7 +207,9 @@ class Simulation:
 
     def _fault(self) -> None:
         rng, disk = self.rng, self.broker.disk
-        fault = rng.choices(("plug", "now", "kill", "slow", "full", "sync"), weights=(35, 25, 10, 20, 8, 2))[0]
+        fault = rng.choices(
+            ("plug", "now", "kill", "slow", "full", "table", "sync"), weights=(35, 25, 10, 18, 6, 4, 2)
+        )[0]
         if fault == "plug":
             disk.crash_in(rng.randint(1, 12))
         elif fault == "now":
@@ -218,6 +221,8 @@ class Simulation:
             self._slow = rng.randint(20, 200)
         elif fault == "full":
             disk.write_room_bytes = rng.randrange(200)
+        elif fault == "table":
+            disk.table_full = True
         else:
             disk.sync_failures = 1
 
@@ -226,8 +231,7 @@ class Simulation:
         broker = self.broker
         while True:
             self.traffic.crashed()
-            broker.disk.write_room_bytes = None
-            broker.disk.sync_failures = 0
+            self._end_faults()
             if power:
                 broker.crash()
             else:
@@ -243,6 +247,12 @@ class Simulation:
             broker.disk.crash_in(None)
             self.events += 1
             return
+
+    def _end_faults(self) -> None:
+        disk = self.broker.disk
+        disk.crash_in(None)
+        disk.sync_failures, disk.write_room_bytes, disk.table_full = 0, None, False
+        self._slow = 0
 
     def _check_refusal(self, records: list[tuple[int, int, int]]) -> None:
         """Damage to a record that was durable, and that later ones prove, must be refused: tried on a copy."""
@@ -267,9 +277,7 @@ class Simulation:
 
     def _drain(self) -> None:
         """Without faults: every group must get everything, in the end."""
-        disk = self.broker.disk
-        disk.crash_in(None)
-        disk.sync_failures, disk.write_room_bytes = 0, None
+        self._end_faults()
         self._settle_down()
         for consumer in self.traffic.consumers:
             consumer.held.clear()

@@ -74,9 +74,11 @@ class Lane:
 
 @dataclass(slots=True)
 class Producer:
-    """producer_id 0: no identity; what it has not heard of it does not send again."""
+    """With an id, or with a dedup id for each batch, it sends again what it has not heard of; with neither it does
+    not."""
 
     producer_id: int
+    dedup: bool = False
     lanes: dict[tuple[int, int], Lane] = field(default_factory=dict)
 
 
@@ -133,7 +135,7 @@ class Traffic:
         self.consumers.append(Consumer(AUTO_GROUP, set_id, AUTO_GROUP))
 
     def open_producers(self, count: int) -> None:
-        self.producers = [Producer(number) for number in range(count)]
+        self.producers = [Producer(0), Producer(0, dedup=True), *(Producer(number) for number in range(1, count))]
         self._named = count
 
     def partition(self, set_id: int) -> Partition:
@@ -161,7 +163,7 @@ class Traffic:
         for producer in self.producers:
             for lane in producer.lanes.values():
                 lane.under_way = 0
-                if not producer.producer_id:
+                if not producer.producer_id and not producer.dedup:
                     lane.unheard.clear()
         for consumer in self.consumers:
             if consumer.polling:
@@ -204,6 +206,7 @@ class Traffic:
             priority=priority,
             producer_id=producer.producer_id,
             sequence=lane.sequence if producer.producer_id else -1,
+            dedup_id=names[0].encode() if producer.dedup else b"",
             deliver_at_ms=deliver_at_ms,
             expires_at_ms=expires_at_ms,
             codec=rng.choice((batch.Codec.NONE, batch.Codec.NONE, batch.Codec.NONE, batch.Codec.LZ4)),

@@ -253,7 +253,7 @@ def test_age_explains_a_loss_from_its_time_on(machine_ms: int, broken: set[str])
     assert story.end(drained=False, machine_ms=machine_ms).broken() == broken
 
 
-@pytest.mark.parametrize(("size", "broken"), [(100, {"lost write"}), (700, set())])
+@pytest.mark.parametrize(("size", "broken"), [(600, {"lost write"}), (900, set())])
 def test_bytes_explain_a_loss_when_enough_came_behind(size: int, broken: set[str]) -> None:
     story = Story(retention="time", retention_bytes=1_000).publish(0, "a", size=200).publish(1, "b", size=size)
     assert story.end(stored(1, "b"), drained=False).broken() == broken
