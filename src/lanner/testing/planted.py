@@ -150,10 +150,10 @@ def _deliver_early(patch: Patch) -> None:
 
     def run_ahead(decision: Pass, *rest: Any) -> None:
         first_ms = decision.state.delayed.first_ms()
-        if first_ms is not None and decision.now_ms < first_ms <= decision.now_ms + 40:
-            decision.now_ms += 40
+        if first_ms is not None and decision.now_ms < first_ms <= decision.now_ms + 150:
+            decision.now_ms += 150
             upkeep._end_delays(decision)
-            decision.now_ms -= 40
+            decision.now_ms -= 150
         run(decision, *rest)
 
     patch(upkeep, "run", run_ahead)

@@ -345,7 +345,8 @@ class QueueModel:
         """Whatever may have died without anybody noticing may now be counted from the beginning, or be gone."""
         self._floors.pop(-1, None)
         for entry in self._chosen(event):
-            alive = entry.state is State.LEASED and not entry.vague and entry.attempt < self.rules.max_deliveries
+            sure = not entry.vague and not entry.pending and entry.attempt < self.rules.max_deliveries
+            alive = entry.state is State.LEASED and sure
             if alive or entry.state in (State.FRESH, State.WAITING, State.DONE):
                 continue
             self._move(entry, State.UNSURE, now)

@@ -28,7 +28,7 @@ from lanner.testing.sim_broker import Broken, SimBroker
 from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, STREAM_GROUP, Traffic, name_of
 
 EVENTS: Final = 5_000
-_DRAIN_ROUNDS_MAX: Final = 3_000
+_DRAIN_ROUNDS_MAX: Final = 1_000
 _LONGEST_WAIT_MS: Final = 5_000
 
 TOTALS: Final = ("crashes", "torn_tails", "expiries", "retries", "dead", "trims", "rewritten_segments")
@@ -57,7 +57,8 @@ def simulate(seed: int, events: int = EVENTS) -> Report:
         simulation.run()
         report.violations = judge(simulation.history)
     except Broken as broken:
-        report.violations = [broken.violation]
+        simulation.traffic.give_up()
+        report.violations = [broken.violation, *judge(simulation.history)]
     except StorageDamaged as error:
         report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
     except AssertionError as error:

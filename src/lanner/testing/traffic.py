@@ -153,12 +153,16 @@ class Traffic:
         del self._open[operation]
         self.history.add(event)
 
-    def crashed(self) -> None:
-        """The broker has lost its memory: whoever waits will never hear."""
+    def give_up(self) -> None:
+        """Whoever waits will never hear."""
         for event in self._open.values():
             self.history.add(event)
         self.counts["unknown"] += len(self._open)
         self._open.clear()
+
+    def crashed(self) -> None:
+        """The broker has lost its memory."""
+        self.give_up()
         self.history.add(Crashed(self.now()))
         for producer in self.producers:
             for lane in producer.lanes.values():

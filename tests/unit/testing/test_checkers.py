@@ -347,6 +347,12 @@ def test_a_lost_redrive_may_have_revived_what_died_meanwhile() -> None:
     assert story.poll(6, handed(0, "a", 1)).broken() == set()
 
 
+def test_a_redrive_may_revive_what_a_lost_reject_killed() -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
+    story.settle("reject", 5, 0, fate=Fate.UNKNOWN).crash().administer("redrive")
+    assert story.poll(6, handed(0, "a", 1), now_ms=300, until_ms=400).broken() == set()
+
+
 def test_a_discarded_letter_may_be_gone() -> None:
     story = Story(retention="acked").poll(0).publish(0, "a").poll(5, handed(0, "a")).settle("reject", 5, 0)
     assert story.administer("discard", 0).end().broken() == set()
