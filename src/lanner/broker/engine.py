@@ -25,44 +25,33 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lanner import batch, limits
-from lanner.broker.replica import Effects, OnAnswer, OnApplied, Replica
+from lanner.broker.logs import JournalLog
+from lanner.broker.replica import MEMBERSHIP_KEY, Effects, OnAnswer, OnApplied, Replica
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
-from lanner.ledger import Commit, CommitItem, Files, Ledger, Save, read_entry
+from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
-from lanner.raft import Config, Entry, EntryKind, HardState, RaftNode, Ready, Restored
+from lanner.raft import Config, HardState, Membership, Message, RaftNode, Ready, Restored
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
 _POSITIONS: Final = "I"
+_TAIL_ENTRIES: Final = 10_000
+_UNCOMMITTED_BYTES_MAX: Final = 2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION
 
 
-class _LogReader:
-    """A replica's log as its Raft node may read it: terms from the ledger's index, entries from the journal."""
+class Seat(NamedTuple):
+    """Which replica of a set this broker holds, and who the set was born with."""
 
-    def __init__(self, ledger: Ledger, files: Files, set_id: int) -> None:
-        self._ledger, self._files, self._set_id = ledger, files, set_id
+    replica_id: int
+    founders: frozenset[int]
 
-    def term(self, index: int) -> int:
-        return self._ledger.term(self._set_id, index)
 
-    def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
-        found: list[Entry] = []
-        size = 0
-        for index in range(first, last + 1):
-            location = self._ledger.locate(self._set_id, index)
-            size += location.length
-            if found and size > bytes_max:
-                break
-            payload = read_entry(self._files, location)
-            term = self._ledger.term(self._set_id, index)
-            kind = EntryKind.NORMAL if location.length else EntryKind.NOOP
-            found.append(Entry(index, term, kind, payload))
-        return found
+SOLE_SEAT: Final = Seat(SOLE_VOTER, frozenset({SOLE_VOTER}))
 
 
 @dataclass(slots=True)
@@ -128,6 +117,7 @@ class Engine:
         self._due_unknown: dict[int, Replica] = {}
         self._unsaved: dict[int, Replica] = {}
         self._unapplied_bytes = 0
+        self._messages: list[tuple[int, Message]] = []
 
     # ------------------------------------------------------------------ replica sets
 
@@ -137,30 +127,34 @@ class Engine:
         assert isinstance(machine, Cluster)
         return machine
 
-    def open_set(self, set_id: int) -> Replica:
-        """Start the replica of a set, new or as the ledger knows it, and let it elect itself."""
+    def open_set(self, set_id: int, seat: Seat = SOLE_SEAT) -> Replica:
+        """Start the replica of a set, new or as the ledger knows it; one without peers elects itself."""
         try:
             known = self.ledger.state(set_id)
         except KeyError:
             self.ledger.add_set(set_id)
             known = self.ledger.state(set_id)
-        rows = self.ledger.rows(set_id)
+        rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id)
         machine = Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, batch.read_header)
+        saved = rows.get(MEMBERSHIP_KEY)
+        members = Membership(seat.founders, frozenset()) if saved is None else Membership.decode(saved)
+        changes = log.memberships(known.saved_index + 1, known.last_index)
         restored = Restored(
             hard_state=HardState(known.term, known.vote),
-            voters=frozenset({SOLE_VOTER}),
-            learners=frozenset(),
+            voters=members.voters,
+            learners=members.learners,
             compacted_index=known.compacted_index,
             compacted_term=known.compacted_term,
             last_index=known.last_index,
             last_term=known.last_term,
             applied_index=known.saved_index,
+            memberships=changes,
         )
-        config = Config(node_id=SOLE_VOTER, uncommitted_bytes_max=2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION)
-        node = RaftNode(config, restored, _LogReader(self.ledger, self.files, set_id), self._rng)
-        replica = Replica(set_id, node, machine)
+        config = Config(node_id=seat.replica_id, uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX)
+        replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine)
         self.replicas[set_id] = replica
-        node.campaign()
+        if not changes and members == (frozenset({seat.replica_id}), frozenset()):
+            replica.node.campaign()
         self._dirty[set_id] = replica
         return replica
 
@@ -206,6 +200,18 @@ class Engine:
         self._unapplied_bytes += size
         self._dirty[set_id] = replica
         return index
+
+    def step(self, set_id: int, message: Message) -> None:
+        """A message of another replica of the set arrived. One for a set that is not here is taken for a lost one."""
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            replica.node.step(message)
+            self._dirty[set_id] = replica
+
+    def take_messages(self) -> list[tuple[int, Message]]:
+        """What is to be sent to other replicas, as (set, message); handed out once. Losing some costs only time."""
+        messages, self._messages = self._messages, []
+        return messages
 
     def ask(self, set_id: int, request: Any, on_answer: OnAnswer) -> None:
         """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
@@ -262,6 +268,9 @@ class Engine:
         effects = replica.take_ready()
         if effects:
             self._tell_ledger(replica.set_id, effects)
+        if replica.messages:
+            self._messages += [(replica.set_id, message) for message in replica.messages]
+            replica.messages.clear()
         if replica.applied_news:
             replica.applied_news = False
             self._unsaved[replica.set_id] = replica
@@ -286,6 +295,10 @@ class Engine:
     def tick(self) -> None:
         """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
         now_ms = self._now_ms()
+        for set_id, replica in self.replicas.items():
+            if replica.has_peers:
+                replica.node.tick()
+                self._dirty[set_id] = replica
         for set_id, replica in self._due_unknown.items():
             due_ms = replica.partition.next_due_ms(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
             if due_ms is not None:
@@ -323,7 +336,7 @@ class Engine:
         set_id = next(iter(self._unsaved))
         replica = self._unsaved.pop(set_id)
         applied_index = replica.node.applied_index
-        job.save.add_set(set_id, applied_index, replica.machine.take_dirty())
+        job.save.add_set(set_id, applied_index, replica.take_dirty())
         job.taken.append((replica, applied_index))
         return True
 
@@ -331,7 +344,8 @@ class Engine:
         """The table holds the save: the logs before it are no longer needed to rebuild the machines."""
         self.ledger.saved(job.save)
         for replica, index in job.taken:
-            if not replica.closed and index > 0:
+            index -= _TAIL_ENTRIES if replica.has_peers else 0  # peers that are a little behind read them from here
+            if not replica.closed and index > replica.node.compacted_index:
                 term = self.ledger.term(replica.set_id, index)
                 self.ledger.compact(replica.set_id, index)
                 replica.node.compacted(index, term)

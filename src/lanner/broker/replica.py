@@ -11,12 +11,14 @@ engine, and applies what has committed. Two rules of the design live here:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lanner.errors import LannerError, NotLeader
 from lanner.model import TopicSettings
 from lanner.partition import WAIT, Partition
-from lanner.raft import Entry, EntryKind, RaftNode, Ready, Role
+from lanner.raft import Entry, EntryKind, Membership, Message, RaftNode, Ready, Role
+
+MEMBERSHIP_KEY: Final = b"\x00members"  # beside the machine's own rows
 
 
 class Outcome(Protocol):
@@ -65,10 +67,12 @@ class Replica:
     __slots__ = (
         "_decision",
         "_questions",
+        "_saved_members",
         "_waiting",
         "applied_news",
         "closed",
         "machine",
+        "messages",
         "node",
         "set_id",
         "unapplied_bytes",
@@ -81,10 +85,12 @@ class Replica:
         self.node = node
         self.machine = machine
         self.unstored: list[Ready] = []
+        self.messages: list[Message] = []
         self.watchers: set[Callable[[], None]] = set()
         self.applied_news = False
         self.closed = False
         self.unapplied_bytes = 0
+        self._saved_members: Membership | None = None
         self._waiting: dict[int, tuple[OnApplied, int]] = {}
         self._questions: list[Question] = []
         self._decision: tuple[list[Question], list[Any]] | None = None
@@ -99,6 +105,10 @@ class Replica:
     def leads(self) -> bool:
         """Whether it may decide: leader, with its own first entry applied."""
         return self.node.role is Role.LEADER and self.node.own_term_applied
+
+    @property
+    def has_peers(self) -> bool:
+        return len(self.node.voters) + len(self.node.learners) > 1
 
     @property
     def free(self) -> bool:
@@ -122,6 +132,9 @@ class Replica:
         """Put a question; the next decision answers it."""
         if self.closed:
             on_answer(NotLeader("the partition is no longer served here"), 0)
+            return
+        if self.node.role is not Role.LEADER:
+            on_answer(NotLeader("another broker leads this partition", leader_id=self.node.leader_id), 0)
             return
         self._questions.append(Question(request, on_answer))
 
@@ -158,6 +171,11 @@ class Replica:
         node = self.node
         while node.has_ready():
             ready = node.ready()
+            if ready.messages:
+                self.messages += ready.messages
+            if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
+                # What was proposed here may still commit, or not: its callers must ask the new leader.
+                self._give_up(NotLeader("another broker leads now; the outcome is not known here: ask again"))
             if ready.committed:
                 self._apply(ready.committed, effects)
             if ready.must_store or self.unstored:
@@ -184,6 +202,25 @@ class Replica:
         if wake:
             self.wake()
 
+    def take_dirty(self) -> dict[bytes, bytes | None]:
+        """The machine's changed rows, and who belongs to the set at the applied index when that has changed."""
+        rows = self.machine.take_dirty()
+        members = self.node.membership_at(self.node.applied_index)
+        if members != self._saved_members:
+            self._saved_members = members
+            rows[MEMBERSHIP_KEY] = members.encode()
+        return rows
+
+    def _give_up(self, error: LannerError) -> None:
+        """Tell everybody who waits for a proposal or an answer that none will come from here."""
+        waiting, self._waiting = self._waiting, {}
+        questions, self._questions = self._questions, []
+        self.unapplied_bytes = 0
+        for on_applied, _ in waiting.values():
+            on_applied(error)
+        for question in questions:
+            question.on_answer(error, 0)
+
     def wake(self) -> None:
         """Tell everyone who waits for something to deliver to look again; each is told once."""
         watchers, self.watchers = self.watchers, set()
@@ -193,13 +230,7 @@ class Replica:
     def close(self, error: LannerError) -> None:
         """Nobody will be answered here any more; say so to all who wait."""
         self.closed = True
-        waiting, self._waiting = self._waiting, {}
-        questions, self._questions = self._questions, []
-        self.unapplied_bytes = 0
-        for on_applied, _ in waiting.values():
-            on_applied(error)
-        for question in questions:
-            question.on_answer(error, 0)
+        self._give_up(error)
         self.wake()
 
 

@@ -1,0 +1,32 @@
+"""A replica's log as its Raft node may read it: the ledger's index says where, the journal has the bytes."""
+
+from __future__ import annotations
+
+from lanner.ledger import Files, Ledger, read_entries, read_entry
+from lanner.raft import Entry, EntryKind
+
+
+class JournalLog:
+    """The entries of one replica set that are on this broker's disk."""
+
+    def __init__(self, ledger: Ledger, files: Files, set_id: int) -> None:
+        self._ledger, self._files, self._set_id = ledger, files, set_id
+
+    def term(self, index: int) -> int:
+        return self._ledger.term(self._set_id, index)
+
+    def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        stored = self._ledger.entries(self._set_id, first, last, bytes_max)
+        payloads = read_entries(self._files, [entry.location for entry in stored])
+        return [
+            Entry(first + place, entry.term, entry.kind, payload)
+            for place, (entry, payload) in enumerate(zip(stored, payloads, strict=True))
+        ]
+
+    def memberships(self, first: int, last: int) -> tuple[Entry, ...]:
+        """The entries in [first, last] that change who belongs to the set. Only their bytes are read."""
+        stored = (self._ledger.entry(self._set_id, index) for index in range(first, last + 1))
+        found = [entry for entry in stored if entry.kind == EntryKind.MEMBERSHIP]
+        return tuple(
+            Entry(entry.index, entry.term, entry.kind, read_entry(self._files, entry.location)) for entry in found
+        )
