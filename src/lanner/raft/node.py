@@ -128,7 +128,9 @@ class RaftNode:
         that stops ticking must start again when the set is used, and when the leader's broker is no longer heard.
         """
         tail = self.tail
-        if tail.durable_index != tail.last_index or self.applied_index != tail.last_index or self.has_ready():
+        if tail.durable_index != tail.last_index or self.applied_index != tail.last_index:
+            return False
+        if self.has_ready():
             return False
         if self.leadership is not None:
             return self.leadership.idle
@@ -281,7 +283,7 @@ class RaftNode:
         return (
             self.attention
             or tail.handed_index != tail.last_index
-            or tail.delivered_index < min(self.commit_index, tail.durable_index)
+            or (tail.delivered_index < self.commit_index and tail.delivered_index < tail.durable_index)
             or self._handed_hard_state != (self.term, self.vote)
             or self._handed_soft_state != (self.role, self.leader_id)
         )
@@ -295,7 +297,9 @@ class RaftNode:
         soft_state: SoftState | None = None
         if self._handed_soft_state != (self.role, self.leader_id):
             soft_state = self._handed_soft_state = SoftState(self.role, self.leader_id)
-        committed = tail.deliver(min(self.commit_index, tail.durable_index), self.config.committed_bytes_max)
+        committed: list[Entry] = []
+        if tail.delivered_index < self.commit_index and tail.delivered_index < tail.durable_index:
+            committed = tail.deliver(min(self.commit_index, tail.durable_index), self.config.committed_bytes_max)
         number = self._next_ready
         self._next_ready = number + 1
         if self.leadership is not None and (self.attention or tail.handed_index != tail.last_index):
