@@ -56,6 +56,7 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._saving = asyncio.Lock()
+        self._saves: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ life
 
@@ -100,6 +101,7 @@ class Node:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._guard(self._finish_saves)
         if not self.failed.done():
             try:
                 await self._settle()
@@ -243,10 +245,22 @@ class Node:
             self._fail(StorageFailed(f"the data directory failed: {error}"))
 
     async def _save(self) -> None:
-        """Bring the table up to date, in as many saves as it takes to keep every turn of the loop short."""
+        """Bring the table up to date. Once begun it goes on to its end, even if whoever waits for it is cancelled."""
+        save = self._loop.create_task(self._save_all(), name="lanner-one-save")
+        self._saves.add(save)
+        save.add_done_callback(self._saves.discard)
+        await asyncio.shield(save)
+
+    async def _save_all(self) -> None:
+        """As many saves as it takes to keep every turn of the loop short."""
         async with self._saving:
             while await self._save_some():
                 pass
+
+    async def _finish_saves(self) -> None:
+        """Wait for the saves that were under way when their waiters were cancelled."""
+        for save in tuple(self._saves):
+            await save
 
     async def _save_some(self) -> bool:
         """One save; whether some replicas are left for another."""
