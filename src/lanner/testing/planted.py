@@ -132,7 +132,7 @@ def _save_ahead(patch: Patch) -> None:
 
 
 def _drop_live(patch: Patch) -> None:
-    dead_files = Holdings.dead_files
+    dead_files, credit = Holdings.dead_files, Holdings.credit
 
     def nearly_dead_files(holdings: Holdings, position_file: int) -> list[int]:
         nearly = [
@@ -142,7 +142,12 @@ def _drop_live(patch: Patch) -> None:
         ]
         return sorted({*dead_files(holdings, position_file), *nearly})
 
+    def credit_what_is_there(holdings: Holdings, set_id: int, generation: int, file_id: int, change: int) -> None:
+        if file_id in holdings.files:
+            credit(holdings, set_id, generation, file_id, change)
+
     patch(Holdings, "dead_files", nearly_dead_files)
+    patch(Holdings, "credit", credit_what_is_there)
 
 
 def _deliver_early(patch: Patch) -> None:

@@ -29,6 +29,7 @@ from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, STREAM_GROUP, Traff
 
 EVENTS: Final = 5_000
 _DRAIN_ROUNDS_MAX: Final = 1_000
+_DRAIN_ROUND_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 
 TOTALS: Final = ("crashes", "torn_tails", "expiries", "retries", "dead", "trims", "rewritten_segments")
@@ -186,7 +187,7 @@ class Simulation:
         if step == "publish":
             traffic.publish()
         elif step == "poll":
-            traffic.poll(rng.choice(traffic.consumers))
+            return traffic.poll(rng.choice(traffic.consumers))
         elif step == "settle":
             consumer = rng.choice(traffic.consumers)
             if not consumer.held:
@@ -292,6 +293,8 @@ class Simulation:
                     self.traffic.settle(consumer, "ack")
             self._settle_down()
             self.broker.finish_work()
+            self.clock.advance(_DRAIN_ROUND_MS)
+            self.broker.engine.tick()
             if self.traffic.counts["handed"] == before:
                 if self._at_rest():
                     return

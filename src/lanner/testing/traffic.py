@@ -256,9 +256,10 @@ class Traffic:
 
     # ------------------------------------------------------------------ consuming
 
-    def poll(self, consumer: Consumer, max_messages: int | None = None) -> None:
+    def poll(self, consumer: Consumer, max_messages: int | None = None) -> bool:
+        """Ask for messages, unless the answer to the last poll is still missing."""
         if consumer.polling:
-            return
+            return False
         rng = self.rng
         consumer.polling = True
         consumer.sequence += 1
@@ -279,6 +280,7 @@ class Traffic:
             self._polled(consumer, operation, event, answer, index)
 
         self.broker.engine.ask(consumer.set_id, request, answered)
+        return True
 
     def _polled(self, consumer: Consumer, operation: int, event: Polled, answer: Any, index: int) -> None:
         consumer.polling = False
