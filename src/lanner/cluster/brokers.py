@@ -24,7 +24,7 @@ from lanner.cluster.commands import (
     UpdateBroker,
 )
 from lanner.cluster.moving import fail_step, finish_step, open_plan, take_back, take_back_moves_to
-from lanner.cluster.placement import find_loads, move_preference_off, open_moves
+from lanner.cluster.placement import find_loads, move_preference_off
 from lanner.cluster.planning import (
     add_drain,
     add_move_by_hand,
@@ -279,9 +279,8 @@ def move_replica(state: State, command: MoveReplica) -> int:
     found = find_set(state, command.set_id)
     if found.set_id == METADATA_SET:
         raise ConflictError("every broker keeps a copy of the metadata; it cannot be moved")
-    moving = open_moves(state).get(found.set_id)
-    if moving:
-        raise ConflictError(f"{found.shown} is on the move already, in plan {moving[0].plan_id}; wait, or cancel that")
+    for move in state.moves_on(found.set_id):
+        raise ConflictError(f"{found.shown} is on the move already, in plan {move.plan_id}; wait, or cancel that")
     source = found.replica_on(find_broker(state, command.source_node).node_id)
     if source is None:
         raise ConflictError(f"broker {command.source_node} has no replica of {found.shown}")

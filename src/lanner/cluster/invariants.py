@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanner import limits
-from lanner.cluster.moving import nodes_of
+from lanner.cluster.moving import busy_brokers
 from lanner.cluster.state import State
 from lanner.cluster.values import (
     METADATA_SET,
@@ -87,17 +87,17 @@ def _check_set(state: State, one: ReplicaSet) -> None:
     learners = {replica.replica_id for replica in one.replicas if not replica.voter}
     if one.set_id != METADATA_SET:
         on_the_move = {
-            number
-            for move in state.moves.values()
-            if move.started and move.set_id == one.set_id
-            for number in (move.source, move.target)
+            number for move in state.moves_on(one.set_id) if move.started for number in (move.source, move.target)
         }
         assert learners <= on_the_move, f"{one.shown}: a learner that nobody will promote or remove"
 
 
 def _check_moves(state: State) -> None:
-    busy: dict[str, int] = {}
+    listed = [(set_id, move) for set_id, moves in state.moves_of.items() for move in moves.values()]
+    assert sorted(move.move_id for _, move in listed) == sorted(state.moves)
+    assert all(state.moves[move.move_id] is move and move.set_id == set_id for set_id, move in listed)
     started = [move for move in state.moves.values() if move.started]
+    assert {move.move_id for move in started} == state.started
     assert len({move.set_id for move in started}) == len(started), "one move at a time per set"
     for number, move in state.moves.items():
         assert 0 < number == move.move_id < state.counters.next_move_id
@@ -110,10 +110,9 @@ def _check_moves(state: State) -> None:
         assert one.replica(move.replica_id) is not None, "a step is about a replica that is there"
         if move.target:
             assert one.replica(move.target) is not None
-        if move.set_id != METADATA_SET:
-            for node_id in nodes_of(state, move):
-                busy[node_id] = busy.get(node_id, 0) + 1
-    assert all(count <= limits.MOVES_PER_BROKER_MAX for count in busy.values())
+        leaving = one.replica(move.source)
+        assert move.source == 0 or (leaving is not None and leaving.node_id == move.source_node)
+    assert all(count <= limits.MOVES_PER_BROKER_MAX for count in busy_brokers(state).values())
 
 
 def _check_plans(state: State) -> None:

@@ -48,7 +48,9 @@ def add_move(
     state: State, plan_id: int, set_id: int, steps: Steps, *, source: int = 0, target: int = 0, target_node: str = ""
 ) -> None:
     counters = state.counters
-    state.put_move(Move(counters.next_move_id, plan_id, set_id, steps, source, target, target_node))
+    leaving = state.sets[set_id].replica(source)
+    source_node = "" if leaving is None else leaving.node_id
+    state.put_move(Move(counters.next_move_id, plan_id, set_id, steps, source, target, target_node, source_node))
     counters.next_move_id += 1
     plan = state.plans[plan_id]
     state.put_plan(replace(plan, steps_total=plan.steps_total + len(steps), moves_open=plan.moves_open + 1))
@@ -58,40 +60,36 @@ def add_move(
 # ------------------------------------------------------------------ starting
 
 
-def nodes_of(state: State, move: Move) -> list[str]:
-    """The brokers that a move keeps busy: where its bytes come from and where they go."""
-    replica_set = state.sets[move.set_id]
-    found = [replica_set.replica(move.source), replica_set.replica(move.target)]
-    nodes = [replica.node_id for replica in found if replica is not None]
-    return [*nodes, move.target_node] if move.target_node and not move.started else nodes
+def busy_brokers(state: State) -> dict[str, int]:
+    """How many moves of partitions each broker takes part in now, as the one that gives or the one that gets."""
+    busy: dict[str, int] = {}
+    for move_id in state.started:
+        move = state.moves[move_id]
+        for node_id in (move.source_node, move.target_node) if move.set_id != METADATA_SET else ():
+            busy[node_id] = busy.get(node_id, 0) + 1
+    busy.pop("", None)  # moves that only add or only remove
+    return busy
 
 
 def start_waiting(state: State) -> None:
     """Start what can be started, oldest first: one move at a time per set, and a few per broker."""
-    busy_sets: set[int] = set()
-    busy: dict[str, int] = {}
-    waiting = []
-    for move in state.moves.values():
-        if not move.started:
-            waiting.append(move)
-            continue
-        busy_sets.add(move.set_id)
-        if move.set_id != METADATA_SET:
-            for node_id in nodes_of(state, move):
-                busy[node_id] = busy.get(node_id, 0) + 1
-    for move in waiting:
+    busy = busy_brokers(state)
+    full = {node_id for node_id, count in busy.items() if count >= limits.MOVES_PER_BROKER_MAX}
+    busy_sets = {state.moves[move_id].set_id for move_id in state.started}
+    for move in list(state.moves.values()):
         if move.set_id in busy_sets:
             continue
-        nodes = [] if move.set_id == METADATA_SET else nodes_of(state, move)
         busy_sets.add(move.set_id)  # also when it must wait: the moves of one set keep their order
-        if any(busy.get(node_id, 0) >= limits.MOVES_PER_BROKER_MAX for node_id in nodes):
+        if move.set_id != METADATA_SET and (move.source_node in full or move.target_node in full):
             continue
         if not _can_start(state, move):
             drop_move(state, move)
             continue
-        for node_id in nodes:
-            busy[node_id] = busy.get(node_id, 0) + 1
         _start(state, move)
+        for node_id in (move.source_node, move.target_node) if move.set_id != METADATA_SET else ():
+            busy[node_id] = busy.get(node_id, 0) + 1
+            if node_id and busy[node_id] >= limits.MOVES_PER_BROKER_MAX:
+                full.add(node_id)
 
 
 def _can_start(state: State, move: Move) -> bool:
@@ -128,7 +126,7 @@ def _enter(state: State, move: Move) -> None:
     state.put_move(move)
     if move.action in _HANDING_OVER:
         before = state.sets[move.set_id]
-        after = prefer_other(state, before, move.replica_id, move.source)
+        after = prefer_other(state, before, move.replica_id, (move,), move.source)
         if after is not before:
             state.put_set(after)
 
@@ -161,7 +159,7 @@ def _change_set(state: State, move: Move) -> None:
     elif move.action in _DEMOTING:
         if before.replica(number) in before.voters and len(before.voters) == 1:
             raise ConflictError(f"replica {number} of {before.shown} is its last voter", set_id=before.set_id)
-        after = _with_vote(prefer_other(state, before, number, move.source), number, False)
+        after = _with_vote(prefer_other(state, before, number, (move,), move.source), number, False)
     elif move.action in _REMOVING:
         after = replace(before, replicas=tuple(one for one in before.replicas if one.replica_id != number))
     elif move.action is Action.CATCH_UP and move.set_id == METADATA_SET:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lanner import limits
 from lanner.cluster.state import State
-from lanner.cluster.values import METADATA_SET, Broker, Move, Replica, ReplicaSet
+from lanner.cluster.values import GOING, METADATA_SET, Broker, Move, Replica, ReplicaSet
 from lanner.errors import ConflictError
 
 Loads = dict[str, int]
@@ -86,14 +86,6 @@ def place_sets(state: State, topic: str, first_partition: int, set_ids: Iterable
 # ------------------------------------------------------------------ what is on its way
 
 
-def open_moves(state: State) -> dict[int, list[Move]]:
-    """The moves that are not finished, by set."""
-    found: dict[int, list[Move]] = {}
-    for move in state.moves.values():
-        found.setdefault(move.set_id, []).append(move)
-    return found
-
-
 def nodes_to_be(replica_set: ReplicaSet, moves: Iterable[Move]) -> set[str]:
     """The brokers that hold the set now or will: where no further replica of it may go."""
     return {*replica_set.nodes, *(move.target_node for move in moves if move.target_node)}
@@ -112,11 +104,14 @@ def count_to_be(replica_set: ReplicaSet, moves: Iterable[Move]) -> int:
 # ------------------------------------------------------------------ leaders
 
 
-def prefer_other(state: State, replica_set: ReplicaSet, replica_id: int, favourite: int = 0) -> ReplicaSet:
-    """The set with somebody else preferred than this replica, as far as anybody else votes."""
+def prefer_other(
+    state: State, replica_set: ReplicaSet, replica_id: int, moves: Iterable[Move], favourite: int = 0
+) -> ReplicaSet:
+    """The set with somebody else preferred than this replica, as far as anybody else votes and stays."""
     if replica_set.preferred != replica_id:
         return replica_set
-    others = [replica for replica in replica_set.voters if replica.replica_id != replica_id]
+    going = {replica_id, *(move.replica_id for move in moves if move.started and move.action in GOING)}
+    others = [replica for replica in replica_set.voters if replica.replica_id not in going]
     if not others:
         return replica_set
 
@@ -138,7 +133,7 @@ def move_preference_off(state: State, broker: Broker) -> None:
         before = state.sets[set_id]
         here = before.replica_on(broker.node_id)
         assert here is not None, "held says so"
-        after = prefer_other(state, before, here.replica_id)
+        after = prefer_other(state, before, here.replica_id, state.moves_on(set_id))
         if after is not before:
             state.put_set(after)
 
@@ -146,12 +141,11 @@ def move_preference_off(state: State, broker: Broker) -> None:
 def even_leaders(state: State) -> None:
     """Spread the preferred leaders: no change is left that would bring two brokers' numbers closer."""
     led = {broker.node_id: state.led.get(broker.node_id, 0) for broker in state.active()}
-    busy = open_moves(state)
     changed = True
     while changed:
         changed = False
         for set_id, replica_set in state.sets.items():
-            if set_id == METADATA_SET or set_id in busy:
+            if set_id == METADATA_SET or set_id in state.moves_of:
                 continue
             leader = replica_set.replica(replica_set.preferred)
             candidates = [replica for replica in replica_set.voters if replica.node_id in led]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from lanner.cluster.moving import add_move, open_plan
 from lanner.cluster.placement import (
     Loads,
@@ -17,8 +19,6 @@ from lanner.cluster.placement import (
     count_to_be,
     find_loads,
     nodes_to_be,
-    open_moves,
-    prefer_other,
 )
 from lanner.cluster.state import State
 from lanner.cluster.values import (
@@ -50,12 +50,11 @@ def is_touched(moves: Iterable[Move], replica_id: int) -> bool:
 def find_drain(state: State, broker: Broker, loads: Loads) -> list[tuple[int, int, str]]:
     """What must go where (set, replica, node); refuses when something of it has nowhere to go."""
     loads.pop(broker.node_id, None)
-    moves = open_moves(state)
     found = []
     for set_id in sorted(state.held.get(broker.node_id, ())):
         replica_set = state.sets[set_id]
         here = replica_set.replica_on(broker.node_id)
-        on_their_way = moves.get(set_id, ())
+        on_their_way = state.moves_on(set_id)
         assert here is not None, "held says so"
         if is_touched(on_their_way, here.replica_id):
             continue
@@ -80,7 +79,7 @@ def add_drain(state: State, plan_id: int, broker: Broker) -> None:
         add_move(state, plan_id, set_id, REPLACE, source=replica_id, target_node=target)
     metadata = state.sets[METADATA_SET]
     here = metadata.replica_on(broker.node_id)
-    moves = open_moves(state).get(METADATA_SET, [])
+    moves = state.moves_on(METADATA_SET)
     if here is None or not here.voter or is_touched(moves, here.replica_id):
         return
     candidate = find_metadata_candidate(state, metadata, moves)
@@ -126,28 +125,27 @@ def last_incarnation(state: State, broker: Broker) -> Broker:
 
 def find_rebuild(state: State, broker: Broker) -> list[ReplicaSet]:
     """The sets that a wiped broker still counts in, and that can be helped: others still vote in them."""
-    moves = open_moves(state)
     found = []
     for set_id in sorted(state.held.get(broker.node_id, ())):
         replica_set = state.sets[set_id]
         here = replica_set.replica_on(broker.node_id)
         assert here is not None, "held says so"
         is_last = here.voter and len(replica_set.voters) == 1
-        if not is_last and not is_touched(moves.get(set_id, ()), here.replica_id):
+        if not is_last and not is_touched(state.moves_on(set_id), here.replica_id):
             found.append(replica_set)
     return found
 
 
 def add_rebuild(state: State, plan_id: int, broker: Broker) -> None:
     """Take the wiped replicas out, and put new ones where the broker came back, or elsewhere when it may not."""
-    loads, moves = find_loads(state), open_moves(state)
+    loads = find_loads(state)
     heir = last_incarnation(state, broker).node_id
     for replica_set in find_rebuild(state, broker):
         here = replica_set.replica_on(broker.node_id)
         assert here is not None, "find_rebuild chose it for that"
         steps = SHRINK if here.voter else LEAVE
         add_move(state, plan_id, replica_set.set_id, steps, source=here.replica_id)
-        taken = nodes_to_be(replica_set, moves.get(replica_set.set_id, ())) - {broker.node_id}
+        taken = nodes_to_be(replica_set, state.moves_on(replica_set.set_id)) - {broker.node_id}
         target = choose_node(state, loads, taken, {heir}) or choose_node(state, loads, taken)
         if here.voter and target is not None:
             loads[target] += 1
@@ -158,27 +156,29 @@ def add_rebuild(state: State, plan_id: int, broker: Broker) -> None:
 
 
 def add_missing(state: State, plan_id: int, set_ids: Iterable[int], replication: int) -> None:
-    """More replicas for sets that have too few; as many as there are brokers for."""
-    loads, moves = find_loads(state), open_moves(state)
-    for set_id in set_ids:
-        replica_set = state.sets[set_id]
-        on_their_way = moves.get(set_id, [])
-        taken = nodes_to_be(replica_set, on_their_way)
-        for _ in range(replication - count_to_be(replica_set, on_their_way)):
-            target = choose_node(state, loads, taken)
-            if target is None:
-                break
-            loads[target] += 1
-            taken.add(target)
-            add_move(state, plan_id, set_id, GROW, target_node=target)
+    """More replicas for sets that have too few; as many as there are brokers for.
+
+    Every set gets its next one before any gets another: taken set by set, the last sets would find the empty brokers
+    taken by the wrong neighbours.
+    """
+    loads = find_loads(state)
+    taken = {set_id: nodes_to_be(state.sets[set_id], state.moves_on(set_id)) for set_id in set_ids}
+    missing = {set_id: replication - count_to_be(state.sets[set_id], state.moves_on(set_id)) for set_id in taken}
+    for turn in range(replication):
+        for set_id, nodes in taken.items():
+            target = choose_node(state, loads, nodes) if turn < missing[set_id] else None
+            if target is not None:
+                loads[target] += 1
+                nodes.add(target)
+                add_move(state, plan_id, set_id, GROW, target_node=target)
 
 
 def drop_surplus(state: State, plan_id: int, set_ids: Iterable[int], replication: int) -> None:
     """Fewer replicas for sets that have too many: the crowded rack first, then the fullest broker."""
-    loads, moves = find_loads(state), open_moves(state)
+    loads = find_loads(state)
     for set_id in set_ids:
         replica_set = state.sets[set_id]
-        on_their_way = moves.get(set_id, [])
+        on_their_way = state.moves_on(set_id)
         staying = [one for one in replica_set.voters if not is_touched(on_their_way, one.replica_id)]
         surplus = count_to_be(replica_set, on_their_way) - replication
         for _ in range(min(surplus, len(staying) - 1)):
@@ -202,51 +202,65 @@ def _readiness_to_go(
 def add_rebalance(state: State, plan_id: int) -> None:
     for _, topic in sorted(state.topics.items()):
         add_missing(state, plan_id, topic.set_ids, topic.settings.replication)
-    loads = find_loads(state)
-    spoken_for = set(open_moves(state))
-    candidates: dict[tuple[str, str], Iterator[int]] = {}
-    while (found := _next_relief(state, loads, spoken_for, candidates)) is not None:
+    relief = _Relief(state)
+    while (found := relief.find()) is not None:
         set_id, donor, receiver = found
         here = state.sets[set_id].replica_on(donor)
-        assert here is not None, "it was found among what the donor holds"
+        assert here is not None, "a broker gives away only what it had before"
         add_move(state, plan_id, set_id, REPLACE, source=here.replica_id, target_node=receiver)
-        spoken_for.add(set_id)
-        loads[donor] -= 1
-        loads[receiver] += 1
 
 
-def _next_relief(
-    state: State, loads: Loads, spoken_for: set[int], candidates: dict[tuple[str, str], Iterator[int]]
-) -> tuple[int, str, str] | None:
-    """One replica of a full broker that an emptier one can take, for as long as they differ by two or more.
+class _Relief:
+    """Finds replicas of full brokers that emptier ones can take, for as long as those differ by two or more.
 
-    What did not fit between two brokers will not fit later in the same plan, so each pair goes through its sets once.
+    What did not fit between two brokers does not fit later in the same plan, so each pair goes through its sets once.
     """
-    donors = sorted(loads, key=lambda node_id: (-loads[node_id], node_id))
-    receivers = sorted(loads, key=lambda node_id: (loads[node_id], node_id))
-    for donor in donors:
-        for receiver in receivers:
-            if loads[donor] - loads[receiver] < 2:
-                break
-            pair = (donor, receiver)
-            if pair not in candidates:
-                candidates[pair] = iter(sorted(state.held.get(donor, ())))
-            for set_id in candidates[pair]:
-                if set_id not in spoken_for and _fits(state, state.sets[set_id], donor, receiver):
-                    return set_id, donor, receiver
-    return None
 
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._loads = find_loads(state)
+        self._spoken_for = set(state.moves_of)
+        self._nodes: dict[int, set[str]] = {}  # where the sets will be, of those that were looked at
+        self._candidates: dict[tuple[str, str], Iterator[int]] = {}
 
-def _fits(state: State, replica_set: ReplicaSet, donor: str, receiver: str) -> bool:
-    """Whether a set may go from one broker to another: not twice on one, and over no fewer racks than now."""
-    nodes = set(replica_set.nodes)
-    if receiver in nodes:
-        return False
+    def find(self) -> tuple[int, str, str] | None:
+        """The next set, from which broker and to which."""
+        loads = self._loads
+        donors = sorted(loads, key=lambda node_id: (-loads[node_id], node_id))
+        receivers = sorted(loads, key=lambda node_id: (loads[node_id], node_id))
+        for donor in donors:
+            for receiver in receivers:
+                if loads[donor] - loads[receiver] < 2:
+                    break
+                pair = (donor, receiver)
+                if pair not in self._candidates:
+                    self._candidates[pair] = iter(sorted(self._state.held.get(donor, ())))
+                for set_id in self._candidates[pair]:
+                    if set_id not in self._spoken_for and self._fits(set_id, donor, receiver):
+                        return self._take(set_id, donor, receiver)
+        return None
 
-    def racks(of: set[str]) -> int:
-        return len({state.brokers[node_id].rack for node_id in of})
+    def _take(self, set_id: int, donor: str, receiver: str) -> tuple[int, str, str]:
+        self._nodes[set_id] = self._nodes_of(set_id) - {donor} | {receiver}
+        self._loads[donor] -= 1
+        self._loads[receiver] += 1
+        return set_id, donor, receiver
 
-    return racks(nodes - {donor} | {receiver}) >= racks(nodes)
+    def _nodes_of(self, set_id: int) -> set[str]:
+        if set_id not in self._nodes:
+            self._nodes[set_id] = set(self._state.sets[set_id].nodes)
+        return self._nodes[set_id]
+
+    def _fits(self, set_id: int, donor: str, receiver: str) -> bool:
+        """Whether a set may go from one broker to another: not twice on one, and over no fewer racks than now."""
+        nodes = self._nodes_of(set_id)
+        if receiver in nodes or donor not in nodes or set_id in self._state.held.get(receiver, ()):
+            return False
+
+        def racks(of: set[str]) -> int:
+            return len({self._state.brokers[node_id].rack for node_id in of})
+
+        return racks(nodes - {donor} | {receiver}) >= racks(nodes)
 
 
 # ------------------------------------------------------------------ one by hand
@@ -265,6 +279,6 @@ def prefer_leader(state: State, replica_set: ReplicaSet, node_id: str) -> Replic
         raise ConflictError(f"broker {node_id} has no voting replica of {replica_set.shown}, so it cannot lead it")
     if state.brokers[node_id].state is BrokerState.DRAINING:
         raise ConflictError(f"broker {node_id} is being drained; undrain it before it leads anything")
-    if is_touched(open_moves(state).get(replica_set.set_id, ()), replica.replica_id):
+    if is_touched(state.moves_on(replica_set.set_id), replica.replica_id):
         raise ConflictError(f"the replica of {replica_set.shown} on broker {node_id} is on the move; wait, or cancel")
-    return prefer_other(state, replica_set, replica_set.preferred, replica.replica_id)
+    return replace(replica_set, preferred=replica.replica_id)

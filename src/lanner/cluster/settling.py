@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lanner import limits
 from lanner.cluster.moving import add_move, open_plan, start_waiting
-from lanner.cluster.placement import even_leaders, open_moves
+from lanner.cluster.placement import even_leaders
 from lanner.cluster.planning import (
     add_drain,
     add_rebuild,
@@ -65,7 +65,7 @@ def settle(state: State) -> None:
 def _tend_brokers(state: State) -> None:
     """Every broker keeps a copy of the metadata; one that leaves gives it back last; a wiped one is replaced."""
     metadata = state.sets[METADATA_SET]
-    moves = open_moves(state).get(METADATA_SET, [])
+    moves = state.moves_on(METADATA_SET)
     joining = {move.target_node for move in moves}
     for broker in state.live():
         here = metadata.replica_on(broker.node_id)
@@ -79,7 +79,7 @@ def _tend_brokers(state: State) -> None:
 def _let_go(state: State, broker: Broker, metadata: ReplicaSet) -> None:
     if broker.lost and last_incarnation(state, broker).state is not BrokerState.JOINING:
         _plan_rebuild(state, broker)
-    moves = open_moves(state).get(METADATA_SET, [])
+    moves = state.moves_on(METADATA_SET)
     here = metadata.replica_on(broker.node_id)
     holds = bool(state.held.get(broker.node_id))
     if here is None:
@@ -113,7 +113,7 @@ def _mark_removed(state: State, broker: Broker) -> None:
 def _raise_voters(state: State) -> None:
     """Up to five brokers vote over the metadata."""
     metadata = state.sets[METADATA_SET]
-    moves = open_moves(state).get(METADATA_SET, [])
+    moves = state.moves_on(METADATA_SET)
     votes = len(metadata.voters)
     for move in moves:
         left, target = move.steps[move.position :], metadata.replica(move.target)
@@ -126,7 +126,7 @@ def _raise_voters(state: State) -> None:
             return
         plan_id = open_plan(state, PlanKind.METADATA, candidate.node_id)
         add_move(state, plan_id, METADATA_SET, RAISE, target=candidate.replica_id)
-        moves = open_moves(state).get(METADATA_SET, [])
+        moves = state.moves_on(METADATA_SET)
         votes += 1
 
 

@@ -1,7 +1,7 @@
 """The tables of the metadata machine in memory, each row also as bytes, and which rows changed since the last save.
 
-This module knows keys, rows and the two indexes that are derived from them (what a broker holds, how many sets it
-should lead). It refuses to know any rule: whoever puts a row here has checked it.
+This module knows keys, rows and the indexes that are derived from them (what a broker holds and should lead,
+which moves a set has). It refuses to know any rule: whoever puts a row here has checked it.
 
 Iteration over moves, plans and sets is in the order of their ids, because ids only rise and rows are loaded in key
 order; brokers and topics have no such order, so whoever depends on one sorts them.
@@ -9,7 +9,7 @@ order; brokers and topics have no such order, so whoever depends on one sorts th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -82,16 +82,20 @@ class State:
             self.topics[name] = Topic(name, row.incarnation, settings, row.set_ids, row.created_ms)
         self.brokers = {broker.node_id: broker for broker in map(_decode_broker, _values(rows, b"b"))}
         self.sets: dict[int, ReplicaSet] = {}
-        self.moves = {move.move_id: move for move in map(_decode_move, _values(rows, b"m"))}
+        self.moves: dict[int, Move] = {}
         self.plans = {plan.plan_id: plan for plan in map(_decode_plan, _values(rows, b"p"))}
         self.held: dict[str, set[int]] = {}  # node id -> partitions' sets with a replica there
         self.led: dict[str, int] = {}  # node id -> how many of them it should lead
+        self.moves_of: dict[int, dict[int, Move]] = {}  # set id -> its moves
+        self.started: set[int] = set()  # ids of the moves that are under way
         self.partition_count = sum(len(topic.set_ids) for topic in self.topics.values())
         self.unsettled = False  # something changed that plans depend on
         self._dirty: set[bytes] = set()
         for found in map(_decode_set, _values(rows, b"r")):
             self.sets[found.set_id] = found
             self._index(found, 1)
+        for move in map(_decode_move, _values(rows, b"m")):
+            self._index_move(move)
 
     # ------------------------------------------------------------------ changes
 
@@ -128,11 +132,22 @@ class State:
         self._dirty.add(_number_key(b"r", set_id))
 
     def put_move(self, move: Move) -> None:
-        self.moves[move.move_id] = move
+        self._index_move(move)
         self._dirty.add(_number_key(b"m", move.move_id))
 
+    def _index_move(self, move: Move) -> None:
+        self.moves[move.move_id] = move
+        self.moves_of.setdefault(move.set_id, {})[move.move_id] = move
+        if move.started:
+            self.started.add(move.move_id)
+
     def drop_move(self, move_id: int) -> None:
-        del self.moves[move_id]
+        move = self.moves.pop(move_id)
+        self.started.discard(move_id)
+        left = self.moves_of[move.set_id]
+        del left[move_id]
+        if not left:
+            del self.moves_of[move.set_id]
         self._dirty.add(_number_key(b"m", move_id))
         self.unsettled = True
 
@@ -167,6 +182,11 @@ class State:
     def live(self) -> list[Broker]:
         """The brokers that are not removed, by node id."""
         return [one for _, one in sorted(self.brokers.items()) if one.state is not BrokerState.REMOVED]
+
+    def moves_on(self, set_id: int) -> Collection[Move]:
+        """The moves of one set that are not finished, oldest first."""
+        found = self.moves_of.get(set_id)
+        return () if found is None else found.values()
 
     def is_active(self, node_id: str) -> bool:
         broker = self.brokers.get(node_id)

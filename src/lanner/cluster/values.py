@@ -106,6 +106,7 @@ class Action(StrEnum):
 
 ON_SOURCE: Final = frozenset({Action.HAND_OVER, Action.DEMOTE, Action.REMOVE})
 TAKING_BACK: Final = frozenset({Action.BACK_HAND_OVER, Action.BACK_DEMOTE, Action.BACK_REMOVE})
+GOING: Final = ON_SOURCE | TAKING_BACK
 
 Steps = tuple[Action, ...]
 REPLACE: Final[Steps] = tuple(Action)[:6]
@@ -127,6 +128,7 @@ class Move(msgspec.Struct, array_like=True, frozen=True):
     source: int  # replica id; 0: nothing leaves
     target: int  # replica id; 0: nothing comes, or it has not begun
     target_node: str  # where a new replica goes; empty: nothing new
+    source_node: str = ""  # where the source is: a queue of thousands asks for it at every turn
     position: int = 0  # of the step to be done now
     started: bool = False
     failures: int = 0  # of the present step

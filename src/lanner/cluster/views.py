@@ -123,7 +123,7 @@ class Views:
 
     def next_steps(self) -> list[Step]:
         """Everything that should be done now, oldest move first."""
-        return [self._step(move) for move in self._state.moves.values() if move.started]
+        return [self._step(self._state.moves[move_id]) for move_id in sorted(self._state.started)]
 
     def _step(self, move: Move) -> Step:
         replica_set = self._state.sets[move.set_id]
@@ -219,7 +219,7 @@ class Views:
     ) -> list[PartitionRow]:
         """Who has, leads and lags; `leaders`: set to node, `lags`: (set, replica) to entries behind."""
         names = sorted(self._state.topics) if topic is None else [topic] if topic in self._state.topics else []
-        moving = {move.set_id: move for move in self._state.moves.values() if move.started}
+        moving = {step.set_id: step for step in self.next_steps()}
         rows = []
         for name in names:
             found = self._state.topics[name]
@@ -232,10 +232,10 @@ class Views:
         return rows
 
     def _replica_rows(
-        self, one: ReplicaSet, leader: str, lags: Mapping[tuple[int, int], int], move: Move | None
+        self, one: ReplicaSet, leader: str, lags: Mapping[tuple[int, int], int], step: Step | None
     ) -> Iterator[ReplicaRow]:
         for replica in one.replicas:
-            concerned = move is not None and replica.replica_id == move.replica_id
+            concerned = step is not None and replica.replica_id == step.replica_id
             yield ReplicaRow(
                 replica.replica_id,
                 replica.node_id,
@@ -244,7 +244,7 @@ class Views:
                 replica.node_id == leader,
                 replica.replica_id == one.preferred,
                 lags.get((one.set_id, replica.replica_id)),
-                str(move.action) if move is not None and concerned else "",
+                str(step.action) if step is not None and concerned else "",
             )
 
     def describe_cluster(self) -> ClusterRow:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,24 +16,7 @@ from lanner.cluster import (
 )
 from lanner.errors import LannerError, Overloaded, TopicExists, TopicNotFound, ValidationError
 from lanner.model import TopicSettings
-
-
-class StoredRows:
-    def __init__(self) -> None:
-        self.rows: dict[bytes, bytes] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        return self.rows.get(key)
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted((key, value) for key, value in self.rows.items() if start <= key < stop)
-
-    def put(self, changed: dict[bytes, bytes | None]) -> None:
-        for key, value in changed.items():
-            if value is None:
-                self.rows.pop(key, None)
-            else:
-                self.rows[key] = value
+from tests.unit.cluster.world import StoredRows
 
 
 class Driven:

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from lanner.cluster import (
+    METADATA_SET,
+    Holding,
+    PlanKind,
+    PlanState,
+    encode_move_replica,
+    encode_register_broker,
+)
+from tests.unit.cluster.world import World, registration
+
+
+def test_a_broker_learns_what_it_should_hold_and_how_to_start_it() -> None:
+    world = World("a", "b", "c")
+    topic = world.create("orders", partitions=1, replication=2)
+    set_id = topic.set_ids[0]
+    world.apply(encode_move_replica(set_id, "node-a", "node-c", 2))
+    assert list(world.machine.holdings("node-c")) == [
+        Holding(METADATA_SET, "", 0, 3, True, frozenset({1, 2, 3})),
+        Holding(set_id, "orders", 0, 3, False, frozenset({1, 2})),
+    ]
+    assert list(world.machine.holdings("nobody")) == []
+    assert list(World().machine.holdings("nobody")) == []
+    assert world.machine.routes(set_id) == {1: "node-a", 2: "node-b", 3: "node-c"}
+    assert world.machine.routes(99) == {}
+
+
+def test_the_wanted_leader_of_every_set_is_named() -> None:
+    world = World("a", "b")
+    world.create("orders", partitions=2)
+    wanted = world.machine.leaders_wanted()
+    assert [wanted[set_id].node_id for set_id in (0, 1, 2)] == ["node-a", "node-a", "node-b"]
+
+
+def test_the_table_of_brokers_shows_what_is_and_what_should_be() -> None:
+    world = World("b", "a", "c", "d", racks="wxyz")
+    world.create("orders", partitions=4, replication=3)
+    plan = world.drain("c")
+    world.advance()
+    leaders = {METADATA_SET: "node-a", 1: "node-a", 2: "node-a", 3: "node-b", 4: "node-c"}
+    rows = world.machine.describe_brokers(leaders)
+    assert [(row.name, row.rack, row.state, row.leads, row.metadata) for row in rows] == [
+        ("a", "x", "active", 2, "voter"),
+        ("b", "w", "active", 1, "voter"),
+        ("c", "y", "draining", 1, "voter"),
+        ("d", "z", "active", 0, "voter"),
+    ]
+    assert sum(row.replicas for row in rows) > 12, "what comes is there already, as a learner"
+    assert rows[0].addresses == {"native": "a:7400"}
+    assert rows[0].drain is None
+    progress = rows[2].drain
+    assert progress is not None and progress.plan_id == plan.plan_id
+    assert 0 < progress.steps_done < progress.steps_total
+    assert progress.moves_running >= 2
+    assert sum(row.should_lead for row in rows) == 4
+
+
+def test_a_broker_without_its_copy_of_the_metadata_shows_none() -> None:
+    world = World("a", "b")
+    world.apply(encode_register_broker(registration("c"), 2))
+    world.apply(encode_register_broker(registration("d"), 2))
+    assert [row.metadata for row in world.machine.describe_brokers()] == ["voter", "voter", "learner", ""]
+
+
+def test_the_table_of_partitions_shows_who_leads_who_lags_and_what_moves() -> None:
+    world = World("a", "b", "c")
+    world.create("orders", partitions=1, replication=2)
+    world.create("payments", partitions=1, replication=1)
+    world.apply(encode_move_replica(1, "node-a", "node-c", 2))
+    [row] = world.machine.describe_partitions("orders", {1: "node-b"}, {(1, 1): 7, (1, 2): 0})
+    assert (row.set_id, row.topic, row.partition, row.leader, row.replication) == (1, "orders", 0, "node-b", 2)
+    shown = [(one.name, one.role, one.leads, one.preferred, one.lag, one.step) for one in row.replicas]
+    assert shown == [
+        ("a", "voter", False, True, 7, ""),
+        ("b", "voter", True, False, 0, ""),
+        ("c", "learner", False, False, None, "add_learner"),
+    ]
+    assert [(row.topic, row.leader) for row in world.machine.describe_partitions()] == [
+        ("orders", ""),
+        ("payments", ""),
+    ]
+    assert world.machine.describe_partitions("nonsense") == []
+
+
+def test_a_lone_broker_has_no_table_of_partitions_but_a_summary() -> None:
+    world = World()
+    world.create("orders", partitions=2)
+    assert world.machine.describe_partitions() == []
+    assert world.machine.describe_brokers() == []
+    row = world.machine.describe_cluster()
+    assert (row.cluster_id, row.brokers, row.topics, row.partitions, row.replicas_missing) == ("", 0, 1, 2, 0)
+    assert not world.machine.is_drained("node-a")
+
+
+def test_the_summary_counts_what_there_is_and_what_is_missing() -> None:
+    world = World("a", "b", "c")
+    world.create("orders", partitions=2)
+    world.apply(encode_register_broker(registration("c", "reborn"), 2))
+    row = world.machine.describe_cluster()
+    assert (row.cluster_id, row.feature_level, row.feature_level_possible) == ("cluster", 1, 1)
+    assert (row.brokers, row.topics, row.partitions, row.replicas) == (3, 1, 2, 6)
+    assert (row.replicas_missing, row.plans_running) == (0, 2)
+
+
+def test_plans_are_shown_newest_first_and_forgotten_ones_not_at_all() -> None:
+    world = World("a")
+    world.join("b")
+    world.join("c")
+    kinds = [(row.kind, row.state) for row in world.machine.describe_plans()]
+    assert kinds == [(PlanKind.METADATA, PlanState.DONE), (PlanKind.JOIN, PlanState.DONE)] * 2
+    assert world.machine.progress(99) is None
