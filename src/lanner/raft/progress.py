@@ -26,6 +26,7 @@ class Progress:
 
     __slots__ = (
         "_inflight",
+        "_probed",
         "commit_index",
         "heard",
         "inflight_bytes",
@@ -52,6 +53,7 @@ class Progress:
         self.nudge = False  # something sent may have been lost: ask where the peer is
         self.inflight_bytes = 0
         self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on its way
+        self._probed = (0, 0)  # the same of the probe on its way
 
     @property
     def inflight_count(self) -> int:
@@ -68,12 +70,14 @@ class Progress:
             self.inflight_bytes += size
         else:
             self.paused = True
+            self._probed = (last, size)
 
     def probe(self, next_index: int) -> None:
         self.state = ProgressState.PROBE
         self.next_index = next_index
         self.paused = self.nudge = False
         self._inflight.clear()
+        self._probed = (0, 0)
         self.inflight_bytes = 0
 
     def await_snapshot(self) -> None:
@@ -92,8 +96,11 @@ class Progress:
         elif index < self.match_index:
             return False
         if self.state is ProgressState.PROBE or (self.state is ProgressState.SNAPSHOT and index + 1 >= first_held):
+            last, size = self._probed
             self.probe(self.match_index + 1)
             self.state = ProgressState.REPLICATE
+            if last > self.match_index:
+                self.sent(last, size)  # the probe's entries are there, and on their way to the disk
             return True
         return news
 
