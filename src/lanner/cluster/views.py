@@ -6,7 +6,7 @@ where a table shows it, it comes in from outside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from lanner.cluster.planning import is_drained
@@ -151,7 +151,7 @@ class Views:
         return found
 
     def holdings(self, node_id: str) -> Iterator[Holding]:
-        """The replicas that a broker should have; it may let go of any other, except of one it was never told of."""
+        """The replicas that a broker should have. What else it has it may let go of when `is_gone` says so."""
         set_ids = sorted(self._state.held.get(node_id, ()))
         for set_id in [METADATA_SET, *set_ids] if METADATA_SET in self._state.sets else set_ids:
             one = self._state.sets[set_id]
@@ -164,6 +164,28 @@ class Views:
         """Where each replica of a set is: replica id to node id."""
         found = self._state.sets.get(set_id)
         return {} if found is None else {replica.replica_id: replica.node_id for replica in found.replicas}
+
+    def is_gone(self, set_id: int, replica_id: int) -> bool:
+        """Whether a replica was there and will never be again.
+
+        A machine that has not caught up must not take what it has not heard of for what is over: ids that it has
+        not given yet are unknown, not gone.
+        """
+        state = self._state
+        found = state.sets.get(set_id)
+        if found is not None:
+            return 0 < replica_id < found.next_replica_id and found.replica(replica_id) is None
+        if not 0 < set_id < state.counters.next_set_id:
+            return False
+        return state.founded or not any(set_id in topic.set_ids for topic in state.topics.values())
+
+    def strays(self, set_id: int, members: Iterable[int]) -> list[int]:
+        """Members of a set's own log that are gone by the record: whoever leads the set should remove them.
+
+        They come about when a leader that lags behind the metadata carries out a step of a move that was taken back
+        meanwhile. Their ids are never given again, so it is safe to remove them at any time.
+        """
+        return sorted(replica_id for replica_id in members if self.is_gone(set_id, replica_id))
 
     def is_drained(self, node_id: str) -> bool:
         """Whether a broker holds nothing but its copy of the metadata, so that it can be removed."""

@@ -1,14 +1,87 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
-from lanner.cluster import commands
+from lanner.cluster import Action, Registration, commands
 from lanner.cluster.machine import Cluster
 from lanner.errors import NotSupported, ValidationError
 from lanner.model import TopicSettings
+from tests.unit.cluster.world import World, registration
+
+A_BROKER = Registration("a", "n-1", {"native": "a:7400"}, "r", 1, 2)
+EVERY_COMMAND: list[tuple[bytes, commands.Command]] = [
+    (commands.encode_found_cluster("c", [A_BROKER], 5), commands.FoundCluster("c", (A_BROKER,), 5)),
+    (commands.encode_register_broker(A_BROKER, 5), commands.RegisterBroker(A_BROKER, 5, True)),
+    (commands.encode_register_broker(A_BROKER, 5, replaces=False), commands.RegisterBroker(A_BROKER, 5, False)),
+    (commands.encode_update_broker("n", rack="x"), commands.UpdateBroker("n", "x", None, None, None)),
+    (commands.encode_update_broker("n", addresses={}), commands.UpdateBroker("n", None, {}, None, None)),
+    (commands.encode_drain_broker("n", 6), commands.DrainBroker("n", 6)),
+    (commands.encode_undrain_broker("n"), commands.UndrainBroker("n")),
+    (commands.encode_remove_broker("n", 7), commands.RemoveBroker("n", 7)),
+    (commands.encode_rebalance(8), commands.Rebalance(8)),
+    (commands.encode_move_replica(3, "n", "m", 9), commands.MoveReplica(3, "n", "m", 9)),
+    (commands.encode_transfer_leader(3, "n"), commands.TransferLeader(3, "n")),
+    (commands.encode_finish_step(1, 2, Action.PROMOTE), commands.FinishStep(1, 2, Action.PROMOTE)),
+    (commands.encode_fail_step(1, 2, Action.REMOVE, "x" * 2_000), commands.FailStep(1, 2, Action.REMOVE, "x" * 1_000)),
+    (commands.encode_cancel_plan(4), commands.CancelPlan(4)),
+    (commands.encode_raise_feature_level(5), commands.RaiseFeatureLevel(5)),
+]
+
+
+@pytest.mark.parametrize(("payload", "command"), EVERY_COMMAND)
+def test_each_command_about_brokers_and_replicas_survives_a_round_trip(
+    payload: bytes, command: commands.Command
+) -> None:
+    assert commands.decode(payload) == command
+
+
+def test_every_kind_of_command_has_its_own_number_and_struct() -> None:
+    kinds = {payload[0] for payload, _ in EVERY_COMMAND} | {1, 2, 3, 4}
+    assert kinds == set(commands.Kind)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_entry_about_brokers_can_stop_the_machine(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World("a", "b", "c", "d")
+    world.create("orders", partitions=2, replication=3)
+    valid = [
+        commands.encode_register_broker(registration("e"), 5),
+        commands.encode_update_broker("node-a", rack="x", feature_max=3),
+        commands.encode_drain_broker("node-a", 6),
+        commands.encode_undrain_broker("node-a"),
+        commands.encode_remove_broker("node-a", 7),
+        commands.encode_rebalance(8),
+        commands.encode_move_replica(1, "node-a", "node-d", 9),
+        commands.encode_transfer_leader(1, "node-b"),
+        commands.encode_finish_step(1, 0, Action.ADD_LEARNER),
+        commands.encode_fail_step(1, 0, Action.ADD_LEARNER, "no"),
+        commands.encode_cancel_plan(1),
+        commands.encode_raise_feature_level(2),
+        commands.encode_found_cluster("c", [A_BROKER], 5),
+    ]
+    for _ in range(150):
+        payload = bytearray(rng.choice(valid))
+        for _ in range(rng.randint(0, 3)):
+            payload[rng.randrange(len(payload))] = rng.randrange(256)
+        machine = world.machine
+        machine.apply(machine.applied_index + 1, bytes(payload[: rng.randint(len(payload) // 2, len(payload))]))
+        machine.apply(machine.applied_index + 1, bytes(payload))
+        machine.check()
+
+
+def test_a_number_that_cannot_be_stored_is_refused() -> None:
+    with pytest.raises(ValidationError, match="values"):
+        commands.encode_cancel_plan(2**80)
+
+
+def test_text_that_is_not_text_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        commands.encode_update_broker("n", rack="\ud800")
 
 
 def test_each_command_survives_a_round_trip() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -199,3 +201,15 @@ def test_rows_and_the_tail_of_the_log_make_the_same_machine_wherever_it_stopped(
     assert all(broker.state is not BrokerState.JOINING for broker in life.machine.brokers.values())
     life.save()
     assert life.stored.rows == life.machine.all_rows()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_long_lives_come_to_rest(seed: int) -> None:
+    """Hypothesis prefers short lives, because they shrink well; plans that overlap need long ones."""
+    rng = random.Random(seed)
+    life = Life(rng.randint(1, 7))
+    for _ in range(rng.randint(100, 250)):
+        life.live(rng.randrange(len(ACTS)), rng.randrange(300), rng.randrange(300))
+    life.restart()
+    life.settle()
+    assert all(plan.state is not PlanState.RUNNING for plan in life.machine.plans.values())

@@ -5,6 +5,7 @@ from lanner.cluster import (
     Holding,
     PlanKind,
     PlanState,
+    encode_delete_topic,
     encode_move_replica,
     encode_register_broker,
 )
@@ -110,3 +111,26 @@ def test_plans_are_shown_newest_first_and_forgotten_ones_not_at_all() -> None:
     kinds = [(row.kind, row.state) for row in world.machine.describe_plans()]
     assert kinds == [(PlanKind.METADATA, PlanState.DONE), (PlanKind.JOIN, PlanState.DONE)] * 2
     assert world.machine.progress(99) is None
+
+
+def test_what_was_there_and_went_is_gone_and_what_was_never_heard_of_is_not() -> None:
+    world = World("a", "b", "c")
+    set_id = world.create("orders", partitions=1, replication=2).set_ids[0]
+    world.apply(encode_move_replica(set_id, "node-a", "node-c", 2))
+    assert not any(world.machine.is_gone(set_id, number) for number in (0, 1, 2, 3, 4))
+    world.settle()
+    assert [number for number in range(6) if world.machine.is_gone(set_id, number)] == [1]
+    assert world.machine.strays(set_id, [1, 2, 3, 4]) == [1]
+    assert not world.machine.is_gone(set_id + 1, 1), "a set that this machine has not heard of yet"
+    world.apply(encode_delete_topic("orders"))
+    assert world.machine.is_gone(set_id, 2)
+    assert not world.machine.is_gone(METADATA_SET, 3)
+
+
+def test_a_lone_broker_knows_its_deleted_topics_too() -> None:
+    world = World()
+    kept, deleted = world.create("kept", partitions=1), world.create("deleted", partitions=1)
+    world.apply(encode_delete_topic("deleted"))
+    assert not world.machine.is_gone(kept.set_ids[0], 1)
+    assert world.machine.is_gone(deleted.set_ids[0], 1)
+    assert not world.machine.is_gone(METADATA_SET, 1)
