@@ -136,7 +136,7 @@ class Leadership:
                 self._send_appends(peer, progress)
             if progress.told_index < node.commit_index and progress.told_index < progress.match_index:
                 self._tell(_COMMIT, peer, progress)
-            if progress.state is _REPLICATE and progress.match_index < needed:
+            if progress.heard and progress.state is not _SNAPSHOT and progress.match_index < needed:
                 needed = progress.match_index + 1
         self._heartbeat_due = False
         if needed != node.tail.keep_from:
