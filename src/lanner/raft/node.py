@@ -304,7 +304,7 @@ class RaftNode:
         self._next_ready = number + 1
         if self.leadership is not None and (self.attention or tail.handed_index != tail.last_index):
             self.leadership.collect()
-        entries = tail.hand_out()
+        entries = tail.hand_out() if tail.handed_index != tail.last_index else []
         if not self.attention:
             return Ready(number, hard_state, entries, committed, (), soft_state)
         self.attention = False
