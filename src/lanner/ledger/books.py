@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lanner.errors import StorageDamaged
+from lanner.ledger.building import Builds
 from lanner.ledger.chunk import Chunk, Run
 from lanner.ledger.holdings import Holdings
 from lanner.ledger.ports import Table
@@ -42,6 +43,7 @@ class Books:
         self.next_generation = next_generation
         self._table = table
         self._shelf = Shelf(table)
+        self.builds = Builds(self._shelf, self.holdings)
         self._logs: dict[int, SetLog] = {}
         self._removed: dict[tuple[int, int], None] = {}  # (set, generation) whose rows are not all taken away
         self._rowless: set[int] = set()  # sets whose m row must go
@@ -52,6 +54,8 @@ class Books:
             self.holdings.load(decode_file(key, row))
         for key, row in self._table.scan(b"m", b"n"):
             self._add_log(decode_set(key, row))
+        for key, row in self._table.scan(b"n", b"o"):
+            self.builds.begin(decode_set(key, row)).changed = False
         for key, _ in self._table.scan(b"x", b"y"):
             set_id, generation = numbers_in_key(key)
             self._removed[set_id, generation] = None
@@ -69,9 +73,11 @@ class Books:
         return log
 
     def log_of(self, set_id: int, generation: int) -> SetLog | None:
-        """The log of a set, if it is still of this generation."""
+        """The log of a set, if it is still of this generation or is being built under it."""
         log = self._logs.get(set_id)
-        return log if log is not None and log.state.generation == generation else None
+        if log is not None and log.state.generation == generation:
+            return log
+        return self.builds.get(set_id, generation)
 
     def add(self, set_id: int, generation: int) -> None:
         if set_id in self._logs:
@@ -83,10 +89,42 @@ class Books:
     def remove(self, set_id: int) -> None:
         generation = self.log(set_id).state.generation
         del self._logs[set_id], self.states[set_id]
+        self._forget(set_id, generation)
+        self._rowless.add(set_id)
+        for build in self.builds.of_set(set_id):
+            self.discard(set_id, build.state.generation)
+
+    def _forget(self, set_id: int, generation: int) -> None:
+        """All that this generation held is free, and its rows go by and by."""
         self._shelf.forget(set_id, generation)
         self.holdings.forget(set_id, generation)
         self._removed[set_id, generation] = None
-        self._rowless.add(set_id)
+
+    # -------------------------------------------------------------- generations that are being built
+
+    def build(self, set_id: int, generation: int, index: int = 0, term: int = 0) -> None:
+        self.builds.begin(SetState(set_id, generation)).stand_at(index, term)
+        self.next_generation = max(self.next_generation, generation + 1)
+
+    def discard(self, set_id: int, generation: int) -> None:
+        """Give a build up."""
+        if self.builds.end(set_id, generation) is not None:
+            self._forget(set_id, generation)
+
+    def discard_builds(self) -> None:
+        """After a start: what was being built is half of something, and nobody will bring the other half."""
+        for build in self.builds:
+            self.discard(build.state.set_id, build.state.generation)
+
+    def flip(self, set_id: int, generation: int) -> None:
+        """The build is the set's log from now on; what the set had is gone. Nothing, if it is that already."""
+        build = self.builds.end(set_id, generation)
+        old = self._logs.get(set_id)
+        if build is None or old is None:
+            return
+        state = build.flipped(old.state.term, old.state.vote)
+        self._forget(set_id, old.state.generation)
+        self._add_log(state).changed = True
 
     def _add_log(self, state: SetState) -> SetLog:
         self.states[state.set_id] = state
@@ -96,6 +134,10 @@ class Books:
     # -------------------------------------------------------------- records
 
     def vote(self, set_id: int, generation: int, term: int, vote: int) -> None:
+        build = self.builds.get(set_id, generation)
+        if build is not None:
+            build.stand_at(vote, term)
+            return
         log = self.log_of(set_id, generation)
         if log is not None:
             log.state.term, log.state.vote = term, vote
@@ -109,17 +151,23 @@ class Books:
     def replay(self, record: RecordHead) -> None:
         """One record of the journal, as a restart finds it."""
         for set_id, generation, change in record.changes:
-            if change == Change.REMOVED and self.log_of(set_id, generation) is not None:
-                self.remove(set_id)
-            elif change == Change.ADDED and generation >= self.next_generation:  # else the table knows of it
+            if change == Change.REMOVED:
+                state = self.states.get(set_id)
+                if state is not None and state.generation == generation:
+                    self.remove(set_id)
+            elif generation < self.next_generation:
+                continue  # the table knows of it
+            elif change == Change.ADDED:
                 self.add(set_id, generation)
+            elif change == Change.BUILDING:
+                self.build(set_id, generation)
         for set_id, term, vote, generation in record.votes:
             self.vote(set_id, generation, term, vote)
         for set_id, generation, run in record.runs():
             log = self.log_of(set_id, generation)
             if log is None:
                 continue
-            if not log.state.compacted_index < run.first_index <= log.state.last_index + 1:
+            if not log.fits(run.first_index):
                 raise StorageDamaged(
                     f"the record at {show_position(record.position)} holds entry {run.first_index} of replica set "
                     f"{set_id}, whose log holds {log.state.compacted_index + 1} to {log.state.last_index}; restore the "
@@ -128,6 +176,9 @@ class Books:
                     offset=offset_of(record.position),
                 )
             log.append(run)
+        for set_id, generation, change in record.changes:
+            if change == Change.FLIPPED:  # what else the record says of the set was said of its old generation
+                self.flip(set_id, generation)
 
     # -------------------------------------------------------------- saving
 
@@ -139,6 +190,7 @@ class Books:
             or self.holdings.has_dirty
             or self._removed
             or self._rowless
+            or self.builds.has_changes
             or any(log.changed for log in self._logs.values())
         )
 
@@ -153,6 +205,7 @@ class Books:
         for set_id in self._rowless:
             puts[set_key(set_id)] = None
         self._rowless.clear()
+        self.builds.take_rows(puts)
         for set_id, log in self._logs.items():
             if log.changed:
                 log.changed = False
@@ -168,13 +221,15 @@ class Books:
     def check(self) -> None:
         """Assert that live bytes are what a count of every entry gives (tests and simulators; it reads every row)."""
         counted: dict[tuple[int, int, int], int] = {}
-        for log in self._logs.values():
+        for log in (*self._logs.values(), *self.builds):
             state = log.state
-            assert state.compacted_index <= state.saved_index <= state.last_index, state
             numbers = self._shelf.numbers(state.set_id, state.generation)
             for file_id, held in (share for number in numbers for share in log.shares(number)):
                 key = (state.set_id, state.generation, file_id)
                 counted[key] = counted.get(key, 0) + held
+        for log in self._logs.values():
+            state = log.state
+            assert state.compacted_index <= state.saved_index <= state.last_index, state
             for index in range(state.compacted_index + 1, state.last_index + 1):
                 assert log.find(index) is not None, f"entry {index} of set {state.set_id} is missing"
         self.holdings.check(counted)

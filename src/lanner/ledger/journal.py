@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from lanner.ledger.building import split_runs
 from lanner.ledger.chunk import Run
 from lanner.ledger.ports import Files
 from lanner.ledger.records import (
@@ -82,6 +83,8 @@ class Commit:
     end: int
     runs: list[tuple[int, int, Run]] = field(default_factory=list)  # set, generation, entries
     votes: list[tuple[int, int, int, int]] = field(default_factory=list)  # set, generation, term, vote
+    built: list[tuple[int, int, Run]] = field(default_factory=list)  # as runs, of generations that are being built
+    flips: Sequence[tuple[int, int]] = ()  # set, generation
 
     def staged(self, set_id: int, index: int) -> Stored | None:
         """The entry, if this commit carries it. KeyError if this commit discards it."""
@@ -131,11 +134,19 @@ class Journal:
     def new_salt(self) -> int:
         return int.from_bytes(self._random_bytes(4), "little")
 
-    def begin(self, items: Sequence[CommitItem], states: Mapping[int, SetState], changes: Sequence[bytes]) -> Commit:
-        """One record of everything given. Payloads are handed on as they are, not copied."""
+    def begin(
+        self,
+        items: Sequence[CommitItem],
+        states: Mapping[int, SetState],
+        changes: Sequence[bytes],
+        marks: Sequence[bytes] = (),
+        built: Sequence[tuple[SetState, Sequence[tuple[int, int, int, bytes]]]] = (),
+    ) -> Commit:
+        """One record of everything given. Payloads are handed on as they are, not copied. `marks` are votes of
+        generations that are being built, `built` their entries."""
         if self.in_flight is not None:
             raise RuntimeError("a commit is in flight: one at a time")
-        votes: list[bytes] = []
+        votes = list(marks)
         staged_votes: list[tuple[int, int, int, int]] = []
         columns = _Columns()
         for set_id, hard_state, entries in items:
@@ -145,6 +156,9 @@ class Journal:
                 staged_votes.append((set_id, state.generation, *hard_state))
             if entries:
                 columns.add(state, entries)
+        own = columns.run_count
+        for state, entries in built:
+            columns.add_built(state, entries)
         payload_bytes = sum(columns.lengths)
         head_size = head_bytes(len(changes), len(votes), len(columns.headers))
         size = head_size + payload_bytes
@@ -154,6 +168,7 @@ class Journal:
             FileKind.JOURNAL, segment.salt, position, self.position, payload_bytes, changes, votes, columns.headers
         )
         self.segment = segment
+        runs = columns.runs(segment.file_id, segment.offset + head_size)
         self.in_flight = Commit(
             create,
             segment.file_id,
@@ -161,8 +176,9 @@ class Journal:
             [head, *columns.payloads],
             size,
             position + size,
-            columns.runs(segment.file_id, segment.offset + head_size),
+            runs[:own],
             staged_votes,
+            runs[own:],
         )
         return self.in_flight
 
@@ -222,13 +238,34 @@ class _Columns:
         self._starts: list[tuple[int, SetState, int]] = []  # place, set, first index
 
     def add(self, state: SetState, entries: Sequence[tuple[int, int, int, bytes]]) -> None:
-        """Take the entries of one set. The hot loop: everything in it is paid per entry."""
-        first = expected = entries[0][0]
+        """Take the entries of one set."""
+        first = entries[0][0]
         if not state.compacted_index < first <= self._last_index(state) + 1:
             raise ValueError(
                 f"set {state.set_id} holds entries {state.compacted_index + 1} to {state.last_index}: "
                 f"an entry at {first} does not fit"
             )
+        self._take(state, entries)
+
+    @property
+    def run_count(self) -> int:
+        return len(self._starts)
+
+    def add_built(self, state: SetState, entries: Sequence[tuple[int, int, int, bytes]]) -> None:
+        """Take entries of a generation that is being built, which may have gaps."""
+        last = state.last_index
+        for part in split_runs(entries):
+            if not last < part[0][0] <= part[-1][0] <= state.compacted_index:
+                raise ValueError(
+                    f"set {state.set_id} is being built up to {state.compacted_index} and has {last}: "
+                    f"entries {part[0][0]} to {part[-1][0]} do not fit"
+                )
+            last = part[-1][0]
+            self._take(state, part)
+
+    def _take(self, state: SetState, entries: Sequence[tuple[int, int, int, bytes]]) -> None:
+        """The hot loop: everything in it is paid per entry."""
+        first = expected = entries[0][0]
         self._starts.append((len(self.headers), state, first))
         pack, set_id, generation = ENTRY.pack, state.set_id, state.generation
         headers, payloads, lengths = self.headers, self.payloads, self.lengths

@@ -29,10 +29,21 @@ from typing import Final
 from lanner import limits
 from lanner.errors import StorageDamaged
 from lanner.ledger.books import Books
+from lanner.ledger.building import BuildItem
 from lanner.ledger.chunk import Part
 from lanner.ledger.journal import Commit, CommitItem, Journal, Preparation, Segment
 from lanner.ledger.ports import Files, Table
-from lanner.ledger.records import CHANGE, HEADER_BYTES, Change, FileKind, Location, file_of, offset_of, position_at
+from lanner.ledger.records import (
+    CHANGE,
+    HEADER_BYTES,
+    VOTE,
+    Change,
+    FileKind,
+    Location,
+    file_of,
+    offset_of,
+    position_at,
+)
 from lanner.ledger.replay import Replayed, replay
 from lanner.ledger.rewriting import Rewrite
 from lanner.ledger.rows import (
@@ -46,7 +57,7 @@ from lanner.ledger.rows import (
     machine_prefix,
 )
 from lanner.ledger.saving import Rows, Save
-from lanner.ledger.setlog import SetLog, Stored
+from lanner.ledger.setlog import SetLog, Stored, Wanted
 
 _FIRST: Final = JournalRow(position_at(1, HEADER_BYTES), 1, 1)
 
@@ -73,7 +84,8 @@ class Ledger:
         self._journal = Journal(random_bytes, segment_bytes, stored.position, stored.next_file)
         self._books = Books(table, segment_bytes, stored.next_generation)
         self._holdings = self._books.holdings
-        self._changes: list[bytes] = []  # sets added and removed that no commit carries yet
+        self._changes: list[bytes] = []  # sets added, removed and being built, which no commit carries yet
+        self._marks: list[bytes] = []  # where the snapshots of the latter end
         self._written_file = 0
         self._written_bytes = 0
         self._saved_bytes = 0
@@ -113,6 +125,7 @@ class Ledger:
         deleted = ledger._delete_leftovers(files, present, read_only=read_only)
         unknown = ledger._match_files(present)
         replayed = ledger._replay(files, present, read_only=read_only)
+        ledger._books.discard_builds()
         ledger.recovery = Recovery(replayed.records, replayed.torn_bytes, len(present), deleted, unknown)
         return ledger
 
@@ -230,26 +243,59 @@ class Ledger:
 
     def remove_set(self, set_id: int) -> None:
         """Forget a set and free all it held; durable with the next commit."""
-        generation = self._books.log(set_id).state.generation
+        generations = [self._books.log(set_id).state.generation]
+        generations += [
+            build.state.generation for build in self._books.builds.of_set(set_id)
+        ]  # a flip may be in flight
         self._books.remove(set_id)
-        self._changes.append(CHANGE.pack(set_id, generation, Change.REMOVED))
+        self._changes += [CHANGE.pack(set_id, generation, Change.REMOVED) for generation in generations]
 
     def log_of(self, set_id: int, generation: int) -> SetLog | None:
         """The log of a set, if it is still of this generation. For rewrites."""
         return self._books.log_of(set_id, generation)
 
+    def begin_build(self, set_id: int, index: int, term: int) -> int:
+        """A fresh generation for a snapshot that ends with this entry; recorded by the next commit. See `building`."""
+        generation = self._books.next_generation
+        self._books.log(set_id)
+        self._books.build(set_id, generation, index, term)
+        self._changes.append(CHANGE.pack(set_id, generation, Change.BUILDING))
+        self._marks.append(VOTE.pack(set_id, term, index, generation))
+        return generation
+
+    def abandon_build(self, set_id: int, generation: int) -> None:
+        """What was built is freed. A start would discard it, too: nothing need be recorded."""
+        self._books.discard(set_id, generation)
+
     # -------------------------------------------------------------- commits
 
     @property
     def has_changes(self) -> bool:
-        """Whether sets were added or removed that no commit carries yet."""
+        """Whether sets were added or removed, or builds begun, that no commit carries yet."""
         return bool(self._changes)
 
-    def begin_commit(self, items: Sequence[CommitItem]) -> Commit:
-        """One record of everything given; a set may come more than once. Payloads are not copied."""
-        commit = self._journal.begin(items, self._books.states, self._changes)
-        self._changes = []
+    def begin_commit(
+        self,
+        items: Sequence[CommitItem],
+        built: Sequence[BuildItem] = (),
+        flips: Sequence[tuple[int, int]] = (),
+    ) -> Commit:
+        """One record of everything given; a set may come more than once. Payloads are not copied.
+
+        With it the sets in `flips` take these generations, whose entries and rows must all be durable, for their own.
+        """
+        builds = [(self._build_state(item.set_id, item.generation), item.entries) for item in built]
+        changes = self._changes + [CHANGE.pack(*flip, Change.FLIPPED) for flip in flips]
+        commit = self._journal.begin(items, self._books.states, changes, self._marks, builds)
+        commit.flips = tuple(flips)
+        self._changes, self._marks = [], []
         return commit
+
+    def _build_state(self, set_id: int, generation: int) -> SetState:
+        build = self._books.builds.get(set_id, generation)
+        if build is None:
+            raise KeyError(f"generation {generation} of replica set {set_id} is not being built")
+        return build.state
 
     def commit_synced(self, commit: Commit) -> None:
         """The commit is durable: its entries and votes count."""
@@ -261,6 +307,10 @@ class Ledger:
             self._books.vote(set_id, generation, term, vote)
         for set_id, generation, run in commit.runs:
             self._books.append(set_id, generation, run)
+        for set_id, generation, run in commit.built:
+            self._books.append(set_id, generation, run)
+        for set_id, generation in commit.flips:
+            self._books.flip(set_id, generation)
 
     def _enter_segment(self, file_id: int) -> None:
         """The journal goes on in this segment; those before it are sealed."""
@@ -318,6 +368,14 @@ class Ledger:
                 break
             found.append(stored)
         return found
+
+    def size(self, set_id: int, first: int, last: int) -> int:
+        """Bytes of payload in [first, last]."""
+        return self._books.log(set_id).size(first, last)
+
+    def wanted(self, set_id: int, first: int, last: int, chunks_max: int) -> tuple[list[Wanted], int]:
+        """What the set's machine wants of [first, last], some of it, and the index to go on from."""
+        return self._books.log(set_id).wanted(first, last, chunks_max)
 
     def _staged(self, set_id: int, index: int) -> Stored | None:
         commit = self._journal.in_flight

@@ -66,6 +66,8 @@ class Change(IntEnum):
 
     ADDED = 1
     REMOVED = 2
+    BUILDING = 3  # a generation begins; a vote of it says which entry its snapshot ends with: (term, index)
+    FLIPPED = 4  # from this record on the generation is the set's
 
 
 class Location(NamedTuple):

@@ -6,6 +6,7 @@
     b/set/gen/file       → live bytes of the set in the file
     g/file               → kind, state, size, live bytes of the file
     s/set/gen/key        → a row of the set's machine
+    n/set/gen            → a generation that is being built: as m, its last index being what has arrived
     x/set/gen            → the set is gone; its rows are being taken away
 
 Keys are big-endian, so that ranges scan in order. Every row opens with a version.
@@ -95,6 +96,10 @@ def machine_prefix(set_id: int, generation: int) -> bytes:
     return _GENERATION_KEY.pack(b"s", set_id, generation)
 
 
+def build_key(set_id: int, generation: int) -> bytes:
+    return _GENERATION_KEY.pack(b"n", set_id, generation)
+
+
 def removed_key(set_id: int, generation: int) -> bytes:
     return _GENERATION_KEY.pack(b"x", set_id, generation)
 
@@ -144,6 +149,7 @@ def encode_set(state: SetState, saved_index: int) -> bytes:
 
 
 def decode_set(key: bytes, data: bytes) -> SetState:
+    """The row of a set, or of a generation that is being built."""
     return SetState(numbers_in_key(key)[0], *_unpack(_SET, key, data))
 
 

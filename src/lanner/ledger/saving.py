@@ -47,6 +47,12 @@ class Save:
         for key, value in machine_rows.items():
             self.puts[prefix + key] = value
 
+    def add_build(self, set_id: int, generation: int, machine_rows: Mapping[bytes, bytes | None]) -> None:
+        """Rows of a generation that is being built: nobody reads them before the set was flipped to it."""
+        prefix = machine_prefix(set_id, generation)
+        for key, value in machine_rows.items():
+            self.puts[prefix + key] = value
+
     def sorted_keys(self, prefix: bytes) -> list[bytes]:
         keys = self._sorted.get(prefix)
         if keys is None:

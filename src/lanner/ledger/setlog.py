@@ -25,6 +25,13 @@ class Stored(NamedTuple):
     location: Location
 
 
+class Wanted(NamedTuple):
+    """An entry that the machine wants: whole, or this part of it."""
+
+    stored: Stored
+    part: Part | None
+
+
 class SetLog:
     """The log of one generation of one set. `changed` says that its m row is out of date."""
 
@@ -65,10 +72,17 @@ class SetLog:
 
     def append(self, run: Run) -> None:
         """Take a run of entries; what the log had from its first index on is gone."""
+        if run.first_index <= self.state.last_index:
+            self._discard_from(run.first_index)
+        self._place(run)
+
+    def fits(self, first_index: int) -> bool:
+        """Whether a run may begin here."""
+        return self.state.compacted_index < first_index <= self.state.last_index + 1
+
+    def _place(self, run: Run) -> None:
         state = self.state
         first, count = run.first_index, len(run.offsets)
-        if first <= state.last_index:
-            self._discard_from(first)
         start = 0
         while start < count:
             index = first + start
@@ -162,6 +176,32 @@ class SetLog:
                 chunk.clear(slot)
             elif part is not None:
                 self._credit(chunk.files[slot], min(part.size, chunk.lengths[slot]) - chunk.lengths[slot])
+
+    def size(self, first: int, last: int) -> int:
+        """Bytes of payload in [first, last], as far as they are there."""
+        total = 0
+        for number in range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1):
+            chunk = self._shelf.find((self.state.set_id, self.state.generation, number))
+            if chunk is not None:
+                base = number << CHUNK_BITS
+                total += sum(chunk.lengths[max(first - base, 0) : last - base + 1])
+        return total
+
+    def wanted(self, first: int, last: int, chunks_max: int) -> tuple[list[Wanted], int]:
+        """What the machine wants of [first, last], looking at some chunks only; and where to go on."""
+        state = self.state
+        found: list[Wanted] = []
+        number = first >> CHUNK_BITS
+        for _ in range(chunks_max):
+            chunk = self._shelf.next_chunk((state.set_id, state.generation, number))
+            if chunk is None or (base := chunk.key[2] << CHUNK_BITS) > last:
+                return found, last + 1
+            for slot in chunk.slots():
+                if chunk.wanted[slot] and first <= base + slot <= last:
+                    stored = Stored(base + slot, chunk.terms[slot], chunk.kinds[slot], _location(chunk, slot))
+                    found.append(Wanted(stored, chunk.parts.get(slot)))
+            number = chunk.key[2] + 1
+        return found, min(number << CHUNK_BITS, last + 1)
 
     def shares(self, number: int) -> list[tuple[int, int]]:
         """(file, bytes held) of every entry in a chunk."""

@@ -53,6 +53,15 @@ class Shelf:
         self._let_go()
         return chunk
 
+    def next_chunk(self, key: ChunkKey) -> Chunk | None:
+        """The chunk of the same log with this number or the next higher one."""
+        set_id, generation, number = key
+        row, _ = next(self._table.scan(chunk_key(key), chunk_range(set_id, generation)[1]), (None, None))
+        numbers = [found[2] for found in self._resident if found[:2] == (set_id, generation) and found[2] >= number]
+        if row is not None:
+            numbers.append(numbers_in_key(row)[2])
+        return self.find((set_id, generation, min(numbers))) if numbers else None
+
     def open(self, key: ChunkKey) -> Chunk:
         """The chunk, to be changed: found or new."""
         chunk = self._resident.get(key) or self.find(key)
