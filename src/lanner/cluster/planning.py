@@ -23,7 +23,6 @@ from lanner.cluster.placement import (
 from lanner.cluster.state import State
 from lanner.cluster.values import (
     GROW,
-    LEAVE,
     LOWER,
     METADATA_SET,
     RELIEVE,
@@ -130,8 +129,7 @@ def find_rebuild(state: State, broker: Broker) -> list[ReplicaSet]:
         replica_set = state.sets[set_id]
         here = replica_set.replica_on(broker.node_id)
         assert here is not None, "held says so"
-        is_last = here.voter and len(replica_set.voters) == 1
-        if not is_last and not is_touched(state.moves_on(set_id), here.replica_id):
+        if len(replica_set.voters) > 1 and not is_touched(state.moves_on(set_id), here.replica_id):
             found.append(replica_set)
     return found
 
@@ -142,12 +140,11 @@ def add_rebuild(state: State, plan_id: int, broker: Broker) -> None:
     heir = last_incarnation(state, broker).node_id
     for replica_set in find_rebuild(state, broker):
         here = replica_set.replica_on(broker.node_id)
-        assert here is not None, "find_rebuild chose it for that"
-        steps = SHRINK if here.voter else LEAVE
-        add_move(state, plan_id, replica_set.set_id, steps, source=here.replica_id)
+        assert here is not None and here.voter, "learners of partitions are on the move, and those are left out"
+        add_move(state, plan_id, replica_set.set_id, SHRINK, source=here.replica_id)
         taken = nodes_to_be(replica_set, state.moves_on(replica_set.set_id)) - {broker.node_id}
         target = choose_node(state, loads, taken, {heir}) or choose_node(state, loads, taken)
-        if here.voter and target is not None:
+        if target is not None:
             loads[target] += 1
             add_move(state, plan_id, replica_set.set_id, GROW, target_node=target)
 

@@ -171,6 +171,22 @@ def test_a_wiped_broker_is_a_new_one_and_never_votes_under_its_old_replica_ids()
     assert world.led() == {"a": 1, "b": 1, "c": 1}
 
 
+def test_a_wiped_broker_leads_nothing_from_the_moment_it_is_known_to_be_wiped() -> None:
+    world = World("a", "b", "c")
+    world.create("orders", partitions=6)
+    world.apply(encode_register_broker(registration("c", "reborn"), 3))
+    leaders = [replica.node_id for set_id, replica in world.machine.leaders_wanted().items() if set_id]
+    assert "node-c" not in leaders
+    assert leaders.count("node-a") == leaders.count("node-b") == 3
+
+
+def test_a_wiped_replica_is_rebuilt_where_it_was_even_when_others_have_less_to_do() -> None:
+    world = World("a", "b", "c", "d")
+    set_id = world.create("orders", partitions=1, replication=2).set_ids[0]
+    world.join("b", "zz")
+    assert world.nodes(set_id) == {"a", "zz"}
+
+
 def test_a_wiped_replica_is_taken_out_before_its_successor_votes() -> None:
     world = World("a", "b", "c")
     topic = world.create("orders", partitions=1)
@@ -360,6 +376,20 @@ def test_a_broker_is_not_removed_while_something_is_on_its_way_to_it() -> None:
     refused(world.apply(encode_remove_broker("node-f", 4)), ConflictError, "drain it first")
 
 
+def test_a_broker_is_not_removed_while_something_waits_to_come_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOVES_PER_BROKER_MAX", 1)
+    world = World(*"abcdef")
+    topic = world.create("orders", partitions=12, replication=1)
+    world.drain("f")
+    world.settle()
+    world.apply(encode_undrain_broker("node-f"))
+    first, second, *_ = [set_id for set_id in topic.set_ids if world.nodes(set_id) == {"a"}]
+    world.apply(encode_move_replica(first, "node-a", "node-b", 3))
+    world.apply(encode_move_replica(second, "node-a", "node-f", 3))
+    assert world.machine.is_drained("node-f")
+    refused(world.apply(encode_remove_broker("node-f", 4)), ConflictError, "drain it first")
+
+
 def test_removed_brokers_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROKERS_REMOVED_KEPT", 1)
     world = World("a")
@@ -367,7 +397,10 @@ def test_removed_brokers_are_remembered_up_to_a_bound(monkeypatch: pytest.Monkey
         world.apply(encode_register_broker(registration(name), 3))
         world.apply(encode_remove_broker(f"node-{name}", 4))
         world.settle()
+        world.save()
     assert sorted(world.machine.brokers) == ["node-a", "node-c"]
+    assert world.stored.rows == world.machine.all_rows()
+    refused(world.apply(encode_register_broker(registration("c"), 5)), ConflictError, "empty data directory")
 
 
 def test_what_is_not_there_is_not_found() -> None:

@@ -4,7 +4,14 @@ from collections import Counter
 
 import pytest
 
-from lanner.cluster import encode_alter_topic, encode_delete_topic, encode_register_broker, encode_transfer_leader
+from lanner import limits
+from lanner.cluster import (
+    encode_alter_topic,
+    encode_delete_topic,
+    encode_move_replica,
+    encode_register_broker,
+    encode_transfer_leader,
+)
 from lanner.errors import ConflictError
 from tests.unit.cluster.world import World, registration
 
@@ -105,6 +112,23 @@ def test_what_is_on_its_way_counts_as_load() -> None:
     world.create("more", partitions=2, replication=1)
     world.settle()
     assert world.held() == {"a": 4, "b": 4, "c": 0}
+
+
+def test_what_is_on_its_way_out_no_longer_counts_as_load() -> None:
+    world = World("a", "b", "c")
+    topic = world.create("orders", partitions=3, replication=1)
+    [there] = [set_id for set_id in topic.set_ids if world.nodes(set_id) == {"c"}]
+    world.apply(encode_move_replica(there, "node-c", "node-b", 2))
+    assert world.nodes(world.create("more", partitions=1, replication=1).set_ids[0]) == {"c"}
+
+
+def test_what_waits_to_come_counts_as_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOVES_PER_BROKER_MAX", 1)
+    world = World("a", "b", "c", "d")
+    world.create("orders", partitions=8, replication=1)
+    world.drain("d")  # one replica is on its way to a, the other waits to go to b
+    assert world.held() == {"a": 3, "b": 2, "c": 2, "d": 2}
+    assert world.nodes(world.create("more", partitions=1, replication=1).set_ids[0]) == {"c"}
 
 
 def test_a_deleted_topic_frees_its_brokers() -> None:

@@ -177,6 +177,7 @@ def test_a_drain_with_a_failed_move_stalls_and_goes_on_when_asked_again() -> Non
     world.settle()
     stalled = world.machine.plans[plan.plan_id]
     assert (stalled.state, stalled.reason) == (PlanState.STALLED, "no route")
+    assert world.held()["a"] == 1, "nobody tries what failed again before somebody asks"
     again = world.apply(encode_drain_broker("node-a", 4))
     assert again.plan_id != plan.plan_id
     world.settle()

@@ -30,8 +30,9 @@ def test_finished_plans_are_kept_up_to_a_bound_and_the_oldest_go_first(monkeypat
     world = World("a", "b")
     for _ in range(4):
         world.apply(encode_rebalance(1))
+        world.save()
     assert list(world.machine.plans) == [3, 4]
-    world.save()
+    assert world.stored.rows == world.machine.all_rows()
     world.restart()
 
 
@@ -95,6 +96,7 @@ def test_the_last_vote_over_the_metadata_is_not_taken_from_a_wiped_broker() -> N
     world = World("a")
     world.apply(encode_register_broker(registration("b"), 2))
     world.apply(encode_register_broker(registration("a", "reborn"), 3))
+    assert PlanKind.REMOVE not in {plan.kind for plan in world.machine.plans.values()}
     for _ in range(3):
         world.advance()
     assert "a" in world.votes()
