@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from lanner import limits
 from lanner.broker.calls import LeasedBatch, Range
 from lanner.broker.delivery import DecodedBatches
 from lanner.broker.node import Node
@@ -19,9 +20,10 @@ from lanner.broker.publishing import Router
 from lanner.broker.replica import WAIT, Replica
 from lanner.errors import LannerError
 from lanner.model import GroupKind
-from lanner.partition import APPEND_PREFIX_BYTES, MakeGroup, Poll, Release
+from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, MakeGroup, Poll, Release
 
 _INLINE_MESSAGES_MAX = 16  # so few are cut out of a decoded batch faster than a thread can be asked to
+_WASTED_BYTES_MAX = 64 * limits.KIB  # sending so much in vain costs less than cutting more than a few messages out
 _POLLERS_MAX = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX = 16  # how many decisions one poll may be made of
 
@@ -203,7 +205,7 @@ class Polling:
                 partition, token, ref.base_offset, ref.append_ms, deadline_ms, ref.lane, data, ranges
             )
             count = sum(item.count for item in ranges)
-            if count * 2 < ref.count:
+            if _is_small_part(count, ref):
                 if count <= _INLINE_MESSAGES_MAX and self._decoded.get(key) is not None:
                     leased_batch = leased_batch._replace(data=self._decoded.extract(key, leased_batch))
                 else:
@@ -216,3 +218,10 @@ class Polling:
             for (place, _), data in zip(cold, parts, strict=True):
                 batches[place] = batches[place]._replace(data=data)
         return batches
+
+
+def _is_small_part(count: int, ref: BatchRef) -> bool:
+    """Whether an extract of so many messages is cheaper, for both ends, than the whole batch."""
+    if count * 2 >= ref.count:
+        return False
+    return count <= _INLINE_MESSAGES_MAX or ref.size * (ref.count - count) // ref.count > _WASTED_BYTES_MAX
