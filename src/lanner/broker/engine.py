@@ -28,19 +28,21 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from lanner import batch, limits
+from lanner.broker.installs import Incoming, Installs
 from lanner.broker.logs import JournalLog
-from lanner.broker.replica import MEMBERSHIP_KEY, Effects, OnAnswer, OnApplied, Replica
+from lanner.broker.replica import MEMBERSHIP_KEY, Effects, Machine, OnAnswer, OnApplied, Replica
+from lanner.broker.snapshots import Parcel, Piece, Reply, Sending
+from lanner.broker.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
-from lanner.raft import Config, HardState, Membership, Message, RaftNode, Ready, Restored
+from lanner.raft import Config, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
 _POSITIONS: Final = "I"
-_TAIL_ENTRIES: Final = 10_000
 _UNCOMMITTED_BYTES_MAX: Final = 2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION
 
 
@@ -60,6 +62,7 @@ class SaveJob:
 
     save: Save
     taken: list[tuple[Replica, int]] = field(default_factory=list)
+    built: list[Incoming] = field(default_factory=list)
 
     @property
     def puts(self) -> Mapping[bytes, bytes | None]:
@@ -101,6 +104,9 @@ class Engine:
         rng: Random,
         now_ms: Callable[[], int],
         cache_bytes: int = 64 * limits.MIB,
+        tail_entries: int = TAIL_ENTRIES,
+        tail_bytes_max: int = TAIL_BYTES_MAX,
+        pinned_bytes_max: int = PINNED_BYTES_MAX,
     ) -> None:
         self.ledger = ledger
         self.files = files
@@ -112,12 +118,17 @@ class Engine:
         self._rng = rng
         self._now_ms = now_ms
         self._dirty: dict[int, Replica] = {}
-        self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]]] | None = None
+        self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
+        self._saving: SaveJob | None = None
         self._due: list[tuple[int, int]] = []
         self._due_unknown: dict[int, Replica] = {}
         self._unsaved: dict[int, Replica] = {}
         self._unapplied_bytes = 0
         self._messages: list[tuple[int, Message]] = []
+        self.sending = Sending(ledger, self.transform)
+        self.installs = Installs(ledger, self._installed)
+        self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
+        self._installed_sets: list[int] = []
 
     # ------------------------------------------------------------------ replica sets
 
@@ -135,7 +146,7 @@ class Engine:
             self.ledger.add_set(set_id)
             known = self.ledger.state(set_id)
         rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id)
-        machine = Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, batch.read_header)
+        machine = self._load(set_id)
         saved = rows.get(MEMBERSHIP_KEY)
         members = Membership(seat.founders, frozenset()) if saved is None else Membership.decode(saved)
         changes = log.memberships(known.saved_index + 1, known.last_index)
@@ -158,6 +169,10 @@ class Engine:
         self._dirty[set_id] = replica
         return replica
 
+    def _load(self, set_id: int) -> Machine:
+        rows = self.ledger.rows(set_id)
+        return Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, batch.read_header)
+
     def close_set(self, set_id: int, error: LannerError) -> None:
         """Forget a set for good: its topic was deleted."""
         replica = self.replicas.pop(set_id, None)
@@ -165,6 +180,9 @@ class Engine:
         self._due_unknown.pop(set_id, None)
         self._unsaved.pop(set_id, None)
         self.settings.pop(set_id, None)
+        self.tails.forget(set_id)
+        self.sending.give_up(set_id)
+        self.installs.forget(set_id)
         self.ledger.remove_set(set_id)
         if replica is not None:
             replica.close(error)
@@ -213,6 +231,32 @@ class Engine:
         messages, self._messages = self._messages, []
         return messages
 
+    def take_parcels(self) -> list[Parcel]:
+        """Pieces of snapshots to be read (`Parcel.load`) and sent, each handed out once, at the shell's own pace."""
+        saving = () if self._saving is None else {replica.set_id for replica, _ in self._saving.taken}
+        return self.sending.take(saving)
+
+    def take_replies(self) -> list[Reply]:
+        """Answers to pieces of snapshots, to be sent; handed out once."""
+        replies, self.installs.replies = self.installs.replies, []
+        return replies
+
+    def step_snapshot(self, value: Piece | Reply) -> None:
+        """A piece of a snapshot has arrived, or the answer to one. Losing either costs only time."""
+        replica = self.replicas.get(value.set_id)
+        if replica is None:
+            return
+        if isinstance(value, Piece):
+            self.installs.step(replica, value)
+        else:
+            self.sending.step(value)
+        self._dirty[value.set_id] = replica
+
+    def take_installed(self) -> list[int]:
+        """The sets whose state a snapshot has replaced, told once; for whoever keeps something of their state."""
+        installed, self._installed_sets = self._installed_sets, []
+        return installed
+
     def ask(self, set_id: int, request: Any, on_answer: OnAnswer) -> None:
         """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
         replica = self.replica(set_id)
@@ -228,7 +272,11 @@ class Engine:
 
     def pump(self) -> Commit | None:
         """Decide what waits, then gather everything that must be stored into one commit, if none is in flight."""
-        if self._in_flight is not None or not (self._dirty or self.ledger.has_changes):
+        if self._in_flight is not None:
+            return None
+        for installing in self.installs.ready():
+            self._dirty[installing.set_id] = installing
+        if not (self._dirty or self.ledger.has_changes):
             return None
         now_ms = self._now_ms()
         items: list[CommitItem] = []
@@ -242,27 +290,40 @@ class Engine:
                 readies, replica.unstored = replica.unstored, []
                 stored.append((replica, readies))
                 items.append(_item(set_id, readies))
-        if not items and not self.ledger.has_changes:
+        built, flips = self.installs.take_commit()  # after all that the old logs have to say
+        if not items and not built and not flips and not self.ledger.has_changes:
             return None
-        commit = self.ledger.begin_commit(items)
-        self._in_flight = (commit, stored)
+        commit = self.ledger.begin_commit(items, built, flips)
+        self._in_flight = (commit, stored, self.installs.storing())
         self.commits += 1
         return commit
 
     def committed(self, commit: Commit) -> None:
         """The commit is durable: tell the Raft nodes, apply what that commits, and answer the callers."""
         assert self._in_flight is not None and self._in_flight[0] is commit
-        _, stored = self._in_flight
+        _, stored, building = self._in_flight
         self._in_flight = None
         self.ledger.commit_synced(commit)
+        if building:
+            self.installs.stored(building)
         for replica, readies in stored:
             for ready in readies:
                 self.entries_committed += len(ready.entries)
                 replica.node.advance(ready)
+        for set_id, _ in commit.flips:
+            self.installs.flipped(set_id)
+        for replica, _ in stored:
             if not replica.closed:
                 self._take_ready(replica)
             if replica.unstored or replica.undecided:
                 self._dirty[replica.set_id] = replica
+
+    def _installed(self, replica: Replica, snapshot: Snapshot) -> None:
+        """The set's rows are those of the snapshot now."""
+        replica.install(self._load(replica.set_id))
+        self.tails.forget(replica.set_id)
+        self._installed_sets.append(replica.set_id)
+        self._dirty[replica.set_id] = replica
 
     def _take_ready(self, replica: Replica) -> None:
         effects = replica.take_ready()
@@ -271,6 +332,10 @@ class Engine:
         if replica.messages:
             self._messages += [(replica.set_id, message) for message in replica.messages]
             replica.messages.clear()
+        if replica.snapshot_peers:
+            for peer in replica.snapshot_peers:
+                self.sending.ask(replica, peer)
+            replica.snapshot_peers.clear()
         if replica.applied_news:
             replica.applied_news = False
             self._unsaved[replica.set_id] = replica
@@ -299,6 +364,8 @@ class Engine:
             if replica.has_peers:
                 replica.node.tick()
                 self._dirty[set_id] = replica
+        self.sending.tick()
+        self.installs.tick()
         for set_id, replica in self._due_unknown.items():
             due_ms = replica.partition.next_due_ms(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
             if due_ms is not None:
@@ -325,15 +392,17 @@ class Engine:
         The steps of one save belong to one turn of the loop: what a machine holds and what the ledger keeps for it
         must be of one moment. A save need not take in every replica; those left over go first the next time.
         """
-        if not self._unsaved and not self.ledger.save_needed:
+        if not self._unsaved and not self.ledger.save_needed and not self.installs.save_needed:
             return None
-        return SaveJob(self.ledger.begin_save())
+        save = self.ledger.begin_save()
+        self._saving = SaveJob(save, built=self.installs.take_save(save))
+        return self._saving
 
     def save_step(self, job: SaveJob) -> bool:
         """Take one more replica into the save; False when none is left."""
-        if not self._unsaved:
+        set_id = next((set_id for set_id in self._unsaved if not self.sending.holds(set_id)), None)
+        if set_id is None:
             return False
-        set_id = next(iter(self._unsaved))
         replica = self._unsaved.pop(set_id)
         applied_index = replica.node.applied_index
         job.save.add_set(set_id, applied_index, replica.take_dirty())
@@ -343,12 +412,23 @@ class Engine:
     def saved(self, job: SaveJob) -> None:
         """The table holds the save: the logs before it are no longer needed to rebuild the machines."""
         self.ledger.saved(job.save)
+        self._saving = None
+        self.installs.saved(job.built)
         for replica, index in job.taken:
-            index -= _TAIL_ENTRIES if replica.has_peers else 0  # peers that are a little behind read them from here
-            if not replica.closed and index > replica.node.compacted_index:
-                term = self.ledger.term(replica.set_id, index)
-                self.ledger.compact(replica.set_id, index)
-                replica.node.compacted(index, term)
+            if replica.closed or index <= replica.node.compacted_index:
+                continue  # such as what was saved before a snapshot took its place
+            if replica.has_peers:
+                self.tails.saved(replica, index)
+            else:
+                self.tails.forget(replica.set_id)
+                self._compact(replica, index)
+        for replica, index in self.tails.choose():
+            self._compact(replica, index)
+
+    def _compact(self, replica: Replica, index: int) -> None:
+        term = self.ledger.term(replica.set_id, index)
+        self.ledger.compact(replica.set_id, index)
+        replica.node.compacted(index, term)
 
     # ------------------------------------------------------------------ reading
 

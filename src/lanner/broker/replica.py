@@ -75,6 +75,7 @@ class Replica:
         "messages",
         "node",
         "set_id",
+        "snapshot_peers",
         "unapplied_bytes",
         "unstored",
         "watchers",
@@ -86,6 +87,7 @@ class Replica:
         self.machine = machine
         self.unstored: list[Ready] = []
         self.messages: list[Message] = []
+        self.snapshot_peers: list[int] = []  # these need more than the log has
         self.watchers: set[Callable[[], None]] = set()
         self.applied_news = False
         self.closed = False
@@ -108,7 +110,8 @@ class Replica:
 
     @property
     def has_peers(self) -> bool:
-        return len(self.node.voters) + len(self.node.learners) > 1
+        node = self.node
+        return len(node.voters) + len(node.learners) > 1 or node.node_id not in node.voters
 
     @property
     def free(self) -> bool:
@@ -173,6 +176,8 @@ class Replica:
             ready = node.ready()
             if ready.messages:
                 self.messages += ready.messages
+            if ready.snapshots:
+                self.snapshot_peers += ready.snapshots
             if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
                 # What was proposed here may still commit, or not: its callers must ask the new leader.
                 self._give_up(NotLeader("another broker leads now; the outcome is not known here: ask again"))
@@ -210,6 +215,13 @@ class Replica:
             self._saved_members = members
             rows[MEMBERSHIP_KEY] = members.encode()
         return rows
+
+    def install(self, machine: Machine) -> None:
+        """A snapshot has taken the log's place, and this machine is what it says; those who wait look again."""
+        self.machine = machine
+        self.applied_news = True
+        self._saved_members = None
+        self.wake()
 
     def _give_up(self, error: LannerError) -> None:
         """Tell everybody who waits for a proposal or an answer that none will come from here."""
