@@ -276,7 +276,14 @@ class SimBroker:
                 yield
                 rewrite.choose(ledger)
                 yield
-                rewrite.write(files, self.engine.transform)
+                try:
+                    rewrite.write(files, self.engine.transform)
+                except StorageFull:  # repeat it when there is room, or give up: what was copied counts
+                    self.disk.write_room_bytes = None
+                    self.counts["disk_full"] += 1
+                    if self.rng.random() < 0.5:
+                        ledger.rewritten(rewrite)
+                        return
                 yield
             ledger.rewritten(rewrite)
             self.counts["rewritten_segments"] += len(rewrite.sources)

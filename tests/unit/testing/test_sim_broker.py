@@ -134,6 +134,25 @@ def test_saves_rewrites_and_preparations_come_to_an_end(broker: SimBroker) -> No
     assert len(values(broker)) == 300
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rewrite_that_finds_the_disk_full_is_repeated_or_given_up(broker: SimBroker, seed: int) -> None:
+    for number in range(400):
+        publish(broker, b"%d" % number * 300)
+        settle(broker)
+    broker.finish_work()
+    ledger = broker.engine.ledger
+    for index in range(3, 380):
+        if index % 20:
+            ledger.release(SET_ID, index)
+    broker.rng = Random(seed)  # decides which of the two it is
+    broker.disk.write_room_bytes = 100
+    for _ in range(4):
+        broker.finish_work()
+    assert broker.counts["disk_full"] == 1
+    assert broker.counts["rewritten_segments"] > 0
+    ledger.check()
+
+
 def test_damage_to_a_proven_record_is_refused(broker: SimBroker) -> None:
     for number in range(3):
         publish(broker, b"%d" % number)
