@@ -34,8 +34,7 @@ class Incoming:
 
     replica: Replica
     snapshot: Snapshot
-    sender: int
-    stream: int
+    offer: Piece
     generation: int
     rows: dict[bytes, bytes | None]  # not in a save yet
     rows_bytes: int = 0
@@ -48,6 +47,11 @@ class Incoming:
     whole: bool = False  # the last piece is here
     flipping: bool = False
     silent_ticks: int = 0
+
+    def is_of(self, piece: Piece) -> bool:
+        """Whether the piece belongs to this snapshot, sent by this leader in this go."""
+        offer = self.offer
+        return (piece.sender, piece.term, piece.stream) == (offer.sender, offer.term, offer.stream)
 
     @property
     def wanted(self) -> bool:
@@ -113,7 +117,7 @@ class Installs:
             self._offered(replica, piece)
             return
         found = self._incoming.get(piece.set_id)
-        if found is None or (found.sender, found.stream) != (piece.sender, piece.stream) or found.flipping:
+        if found is None or not found.is_of(piece) or found.flipping:
             if found is None:
                 self._reply(piece, Status.REFUSED)
             return
@@ -135,7 +139,7 @@ class Installs:
 
     def _offered(self, replica: Replica, piece: Piece) -> None:
         found = self._incoming.get(piece.set_id)
-        if found is not None and (found.sender, found.stream) == (piece.sender, piece.stream) and found.wanted:
+        if found is not None and found.is_of(piece) and found.wanted:
             if not found.owes:
                 self._reply(piece, Status.TAKEN)
             return
@@ -164,8 +168,7 @@ class Installs:
             self._reply(piece, Status.REFUSED)
             return
         generation = self._ledger.begin_build(piece.set_id, snapshot.index, snapshot.term)
-        rows = _first_rows(snapshot)
-        self._incoming[piece.set_id] = Incoming(replica, snapshot, piece.sender, piece.stream, generation, rows)
+        self._incoming[piece.set_id] = Incoming(replica, snapshot, piece, generation, _first_rows(snapshot))
 
     def _answer(self, found: Incoming) -> None:
         """Answer the piece before the expected one, if what came with it is stored, or little enough to wait."""
@@ -174,11 +177,11 @@ class Installs:
             self._tell(found, Status.TAKEN)
 
     def _tell(self, found: Incoming, status: Status) -> None:
-        node_id, set_id = found.replica.node.node_id, found.replica.set_id
-        self.replies.append(Reply(set_id, node_id, found.sender, found.stream, found.expected - 1, status))
+        self._reply(found.offer, status, found.expected - 1)
 
-    def _reply(self, piece: Piece, status: Status) -> None:
-        self.replies.append(Reply(piece.set_id, piece.receiver, piece.sender, piece.stream, piece.number, status))
+    def _reply(self, piece: Piece, status: Status, number: int | None = None) -> None:
+        number = piece.number if number is None else number
+        self.replies.append(Reply(piece.set_id, piece.receiver, piece.sender, piece.term, piece.stream, number, status))
 
     # ------------------------------------------------------------------ commits
 

@@ -54,7 +54,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=1):
     sender: int
     receiver: int
     term: int  # of the leader that sends it
-    stream: int
+    stream: int  # which of this leader's: a broker counts anew when it starts, but then the term is another
     number: int
     index: int  # where the snapshot ends
     index_term: int
@@ -70,6 +70,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag=2):
     set_id: int
     sender: int
     receiver: int
+    term: int
     stream: int
     number: int
     status: int
@@ -147,9 +148,7 @@ class Outgoing:
     @property
     def valid(self) -> bool:
         """Whether this replica still leads in the term that the snapshot was begun in, and the peer belongs to it."""
-        node = self.replica.node
-        members = self.peer in node.voters or self.peer in node.learners
-        return not self.replica.closed and node.role is Role.LEADER and node.term == self.term and members
+        return _may_send(self.replica, self.peer) and self.replica.node.term == self.term
 
     def take(self) -> Parcel:
         """The parcel to send: the one that was not answered, or the next."""
@@ -216,6 +215,11 @@ class Outgoing:
         return found
 
 
+def _may_send(replica: Replica, peer: int) -> bool:
+    node = replica.node
+    return not replica.closed and node.role is Role.LEADER and (peer in node.voters or peer in node.learners)
+
+
 @dataclass(slots=True)
 class Sending:
     """Every snapshot that this broker sends, a few at a time."""
@@ -245,7 +249,9 @@ class Sending:
         for key, replica in list(self.waiting.items()):
             if len(self.outgoing) >= OUTGOING_MAX:
                 break
-            if key[0] not in saving:
+            if not _may_send(replica, key[1]):
+                del self.waiting[key]
+            elif key[0] not in saving:
                 del self.waiting[key]
                 self._streams += 1
                 self.outgoing[key] = Outgoing(replica, key[1], self._streams, self.ledger, self.transform)
@@ -259,7 +265,7 @@ class Sending:
 
     def step(self, reply: Reply) -> None:
         one = self.outgoing.get((reply.set_id, reply.sender))
-        if one is None or one.stream != reply.stream or not one.valid:
+        if one is None or (one.term, one.stream) != (reply.term, reply.stream) or not one.valid:
             return
         if reply.status == Status.TAKEN:
             one.answered(reply.number)

@@ -539,7 +539,7 @@ def test_an_entry_that_moved_on_disk_is_looked_up_again_and_a_damaged_one_ends_t
 
 
 def test_bytes_that_are_no_piece_are_refused() -> None:
-    for wrong in (b"", b"\xc1", encode(Reply(1, 2, 3, 4, 5, 0))[:-1], bytes(limits.FRAME_BYTES_MAX + 1)):
+    for wrong in (b"", b"\xc1", encode(Reply(1, 2, 3, 4, 5, 6, 0))[:-1], bytes(limits.FRAME_BYTES_MAX + 1)):
         with pytest.raises(ProtocolError):
             decode(wrong)
 
