@@ -7,6 +7,7 @@ from typing import Final
 from lanner.api.rest import dead, falconq, falconq_shapes, groups, publishing, shapes, system, topics
 from lanner.api.rest.operations import CALL_DEADLINE_MS, Operation
 from lanner.errors import (
+    ConflictError,
     DeadLetterNotFound,
     GroupKindConflict,
     GroupNotFound,
@@ -186,7 +187,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Create a topic",
         body=shapes.CreateTopicRequest,
         reply=shapes.TopicReply,
-        errors=(TopicExists,),
+        errors=(TopicExists, ConflictError),
         tag="topics",
         status=201,
     ),
@@ -206,7 +207,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Change a topic's settings",
         body=shapes.AlterTopicRequest,
         reply=shapes.TopicReply,
-        errors=(TopicNotFound,),
+        errors=(TopicNotFound, ConflictError),
         tag="topics",
         description="Changes are live. Partitions can be added, not removed.",
     ),
