@@ -246,7 +246,7 @@ def decode_decision(payload: bytes) -> Decision:
         raise UnsupportedVersion(f"the decision has version {payload[1:2].hex()}; this broker knows {DECISION_VERSION}")
     try:
         decision = _decoder.decode(memoryview(payload)[2:])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValidationError(f"the decision does not decode: {error}") from None
     if not 0 <= decision.now_ms <= TIME_MS_MAX:
         raise ValidationError(f"the decision's time {decision.now_ms} is not a time")

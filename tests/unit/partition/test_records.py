@@ -70,3 +70,9 @@ def test_arbitrary_bytes_are_refused_or_are_a_decision(data: bytes) -> None:
 @given(st.integers(0, 2**300))
 def test_a_mask_survives_its_bytes(mask: int) -> None:
     assert records.mask_of(records.mask_bytes(mask)) == mask
+
+
+def test_a_name_that_is_no_text_is_refused_like_any_other_rubbish() -> None:
+    record = bytes((records.DECISION_KIND, records.DECISION_VERSION)) + b"\x93\x01\x01\x91\x92\x02\xa2\xff\xfe"
+    with pytest.raises(ValidationError, match="does not decode"):
+        records.decode_decision(record)
