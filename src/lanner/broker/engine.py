@@ -13,6 +13,9 @@ in a real broker, the simulator in tests) carries out what it asks for and repor
     table.commit(job.puts)
     engine.saved(job)
 
+    engine.take_messages() / engine.step(...)        with peers: what the Raft nodes say to each other
+    engine.take_parcels() / engine.take_replies() / engine.step_snapshot(...)      and snapshots, piece by piece
+
 At most one commit is in flight; what arrives meanwhile gathers and goes into the next one (group commit). A caller is
 answered only from `committed`, so nobody hears of something that a power loss could take back.
 """
@@ -274,8 +277,10 @@ class Engine:
         """Decide what waits, then gather everything that must be stored into one commit, if none is in flight."""
         if self._in_flight is not None:
             return None
-        for installing in self.installs.ready():
-            self._dirty[installing.set_id] = installing
+        installs = self.installs
+        if installs.active:
+            for installing in installs.ready():
+                self._dirty[installing.set_id] = installing
         if not (self._dirty or self.ledger.has_changes):
             return None
         now_ms = self._now_ms()
@@ -290,11 +295,12 @@ class Engine:
                 readies, replica.unstored = replica.unstored, []
                 stored.append((replica, readies))
                 items.append(_item(set_id, readies))
-        built, flips = self.installs.take_commit()  # after all that the old logs have to say
+        # After all that the old logs have to say.
+        built, flips = installs.take_commit() if installs.active else ((), ())
         if not items and not built and not flips and not self.ledger.has_changes:
             return None
         commit = self.ledger.begin_commit(items, built, flips)
-        self._in_flight = (commit, stored, self.installs.storing())
+        self._in_flight = (commit, stored, installs.storing() if installs.active else [])
         self.commits += 1
         return commit
 

@@ -12,7 +12,7 @@ answered when it is stored, so the sender never runs ahead of this disk by more 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,6 +107,10 @@ class Installs:
     def __contains__(self, set_id: object) -> bool:
         return set_id in self._incoming
 
+    @property
+    def active(self) -> bool:
+        return bool(self._incoming)
+
     # ------------------------------------------------------------------ pieces
 
     def step(self, replica: Replica, piece: Piece) -> None:
@@ -190,7 +194,7 @@ class Installs:
         self._drop_unwanted()
         return [one.replica for one in self._incoming.values() if one.entries or (one.complete and not one.flipping)]
 
-    def take_commit(self) -> tuple[list[BuildItem], list[tuple[int, int]]]:
+    def take_commit(self) -> tuple[Sequence[BuildItem], Sequence[tuple[int, int]]]:
         """Entries to store, and generations to flip to: those that are complete and that the Raft node still wants."""
         built, flips = [], []
         for set_id, one in list(self._incoming.items()):

@@ -284,10 +284,10 @@ class Ledger:
 
         With it the sets in `flips` take these generations, whose entries and rows must all be durable, for their own.
         """
-        builds = [(self._build_state(item.set_id, item.generation), item.entries) for item in built]
-        changes = self._changes + [CHANGE.pack(*flip, Change.FLIPPED) for flip in flips]
+        builds = [(self._build_state(item.set_id, item.generation), item.entries) for item in built] if built else ()
+        changes = self._changes + [CHANGE.pack(*flip, Change.FLIPPED) for flip in flips] if flips else self._changes
         commit = self._journal.begin(items, self._books.states, changes, self._marks, builds)
-        commit.flips = tuple(flips)
+        commit.flips = flips
         self._changes, self._marks = [], []
         return commit
 

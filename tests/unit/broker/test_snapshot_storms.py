@@ -24,7 +24,7 @@ from lanner.ledger import Commit, FileMissing, Ledger, perform, read_entry
 from lanner.ledger.books import Books
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, Appended, Poll, Settle, encode_append
-from lanner.raft import Change, Message
+from lanner.raft import Change, Membership, Message, RaftNode
 from lanner.testing.disk import PowerLost, SimDisk
 
 FOUNDERS = frozenset({1, 2, 3})
@@ -347,14 +347,24 @@ def half_built(incoming: Incoming) -> bool:
     return incoming.last_index > 0 and not (incoming.storing or incoming.entries or incoming.rows)
 
 
+announce = RaftNode.snapshot_message
+
+
+def forget_members(node: RaftNode, peer: int, index: int) -> Message:
+    message = announce(node, peer, index)
+    founders = Membership(FOUNDERS, frozenset()).encode()
+    return message._replace(entries=(message.entries[0]._replace(payload=founders),))
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
         (Incoming, "complete", property(half_built)),
         (Sending, "holds", lambda _self, _set_id: False),
         (Books, "discard_builds", lambda self: [self.flip(SET, build.state.generation) for build in self.builds]),
+        (RaftNode, "snapshot_message", forget_members),
     ],
-    ids=["flips half built", "rows of several moments", "a start takes what was half built"],
+    ids=["flips half built", "rows of several moments", "a start takes what was half built", "forgets the members"],
 )
 def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, planted: Any) -> None:
     monkeypatch.setattr(owner, name, planted)

@@ -10,9 +10,10 @@ import pytest
 
 from lanner import batch, limits
 from lanner.broker import installs, snapshots
-from lanner.broker.engine import Engine, Seat
+from lanner.broker.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.installs import Incoming
 from lanner.broker.snapshots import Piece, Reply, Status, decode, encode
+from lanner.cluster import encode_create_topic
 from lanner.errors import ProtocolError
 from lanner.ledger import FileMissing, Ledger, perform, read_entry
 from lanner.model import TopicSettings
@@ -311,6 +312,27 @@ def change(brokers: Brokers, leader: Broker, step: Change, peer: int) -> None:
     leader.replica.node.change_membership(step, peer)
     leader.engine._dirty[SET] = leader.replica
     brokers.pass_time(20)
+
+
+def test_the_metadata_comes_by_a_snapshot_too(brokers: Brokers) -> None:
+    for broker in brokers.up():
+        broker.engine.open_set(CLUSTER_SET, Seat(broker.number, EVERYBODY))
+    brokers.pass_time(60)
+    leader = next(broker for broker in brokers.up() if broker.engine.replica(CLUSTER_SET).leads)
+    follower = next(broker for broker in brokers.up() if broker is not leader)
+    brokers.down.add(follower.number)
+    leader.engine.replica(CLUSTER_SET).node.report_unreachable(follower.number)
+    for number in range(20):
+        command = encode_create_topic(f"topic-{number}", TopicSettings(), leader.now_ms)
+        leader.engine.propose(CLUSTER_SET, command, lambda _: None)
+        brokers.settle()
+        brokers.save()
+    brokers.down.clear()
+    brokers.pass_time(60)
+    assert CLUSTER_SET in follower.engine.take_installed()
+    assert len(follower.engine.cluster.topics) == 20
+    assert follower.engine.cluster.all_rows() == leader.engine.cluster.all_rows()
+    follower.engine.cluster.check()
 
 
 def test_a_waiting_consumer_looks_again_when_a_snapshot_has_come(brokers: Brokers) -> None:
