@@ -16,9 +16,10 @@ One piece is under way to a peer at a time; the next one goes when the peer has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -30,9 +31,10 @@ from lanner.ledger import Files, Ledger, Rows, Wanted, read_entries
 from lanner.raft import Role
 
 PIECE_BYTES: Final = 1 * limits.MIB
-PIECE_ROWS_BYTES: Final = 256 * limits.KIB  # read in the loop: a turn is short
+PIECE_ROWS_BYTES: Final = 1 * limits.MIB
 PIECE_ENTRIES: Final = 1_024
 PIECE_CHUNKS: Final = 64  # so many rows of the ledger's index are looked at for one piece
+SCAN_ROWS: Final = 1_000  # a table reads about so many at once
 OUTGOING_MAX: Final = 2
 RESEND_TICKS: Final = 100
 SILENT_TICKS_MAX: Final = 400
@@ -96,16 +98,19 @@ def decode(data: bytes | memoryview) -> Piece | Reply:
 
 @dataclass(slots=True)
 class Parcel:
-    """A piece to be sent, whose entries have yet to be read."""
+    """A piece to be sent, whose rows or entries have yet to be read."""
 
     head: Piece
     wanted: list[Wanted]
     transform: Transform
+    read_rows: Callable[[], list[tuple[bytes, bytes]]] | None = None
     piece: Piece | None = None
 
     def load(self, files: Files) -> Piece:
-        """Read what belongs to it; in any thread. FileMissing: tell `retry`. Another error: tell `failed`."""
-        if self.piece is None:
+        """Read what belongs to it, in any thread, but not in two. FileMissing: tell `retry`. Else: tell `failed`."""
+        if self.piece is None and self.read_rows is not None:
+            self.piece = msgspec.structs.replace(self.head, rows=self.read_rows())
+        elif self.piece is None:
             payloads = read_entries(files, [stored.location for stored, _ in self.wanted])
             entries = []
             for (stored, part), payload in zip(self.wanted, payloads, strict=True):
@@ -136,6 +141,8 @@ class Outgoing:
         self._ledger = ledger
         self._transform = transform
         self._rows: Rows | None = ledger.rows(replica.set_id)
+        self._scan: Iterator[tuple[bytes, bytes]] | None = None
+        self._scanned = 0
         self._next_key = b""
         self._next_index = 1
         self._number = 0
@@ -178,23 +185,30 @@ class Outgoing:
             head = msgspec.structs.replace(head, members=self._members)
             return Parcel(head, [], self._transform)
         if self._rows is not None:
-            head = msgspec.structs.replace(head, number=number, rows=self._read_rows(self._rows))
-            return Parcel(head, [], self._transform)
+            return Parcel(msgspec.structs.replace(head, number=number), [], self._transform, self._read_rows)
         wanted = self._look_up()
         head = msgspec.structs.replace(head, number=number, last=self._next_index > self.index)
         return Parcel(head, wanted, self._transform)
 
-    def _read_rows(self, source: Rows) -> list[tuple[bytes, bytes]]:
+    def _read_rows(self) -> list[tuple[bytes, bytes]]:
+        """The next rows. Runs where the parcel is loaded; nothing else looks at the scan."""
         rows: list[tuple[bytes, bytes]] = []
         size = 0
-        for key, value in source.scan(self._next_key, _ROWS_END):
-            if size >= PIECE_ROWS_BYTES:
-                self._next_key = key
-                return rows
-            size += len(key) + len(value)
-            if key != MEMBERSHIP_KEY:  # said in the first piece
-                rows.append((key, value))
-        self._rows = None
+        while self._rows is not None and size < PIECE_ROWS_BYTES:
+            if self._scan is None:
+                self._scan = islice(self._rows.scan(self._next_key, _ROWS_END), SCAN_ROWS)
+                self._scanned = 0
+            row = next(self._scan, None)
+            if row is None:
+                self._scan = None
+                if self._scanned < SCAN_ROWS:
+                    self._rows = None
+                continue
+            self._scanned += 1
+            self._next_key = row[0] + b"\x00"
+            size += len(row[0]) + len(row[1])
+            if row[0] != MEMBERSHIP_KEY:  # said in the first piece
+                rows.append(row)
         return rows
 
     def _look_up(self) -> list[Wanted]:
@@ -289,8 +303,8 @@ class Sending:
             one.silent_ticks += 1
             if one.silent_ticks >= SILENT_TICKS_MAX or not one.valid:
                 self._end(one, installed=False)
-            elif one.waiting_ticks >= RESEND_TICKS:
-                one.due = True
+            elif one.waiting_ticks >= RESEND_TICKS and one.parcel is not None and one.parcel.piece is not None:
+                one.due = True  # it was read, sent and perhaps lost
 
     def give_up(self, set_id: int) -> None:
         """Snapshots of the set pin too much, or the set is gone."""

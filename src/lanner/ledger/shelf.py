@@ -55,6 +55,9 @@ class Shelf:
 
     def next_chunk(self, key: ChunkKey) -> Chunk | None:
         """The chunk of the same log with this number or the next higher one."""
+        chunk = self.find(key)
+        if chunk is not None:
+            return chunk
         set_id, generation, number = key
         row, _ = next(self._table.scan(chunk_key(key), chunk_range(set_id, generation)[1]), (None, None))
         numbers = [found[2] for found in self._resident if found[:2] == (set_id, generation) and found[2] >= number]

@@ -332,6 +332,7 @@ def weather(seed: int, steps: int) -> Storm:
 def small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "PIECE_BYTES", 500)
     monkeypatch.setattr(snapshots, "PIECE_ROWS_BYTES", 300)
+    monkeypatch.setattr(snapshots, "SCAN_ROWS", 2)
     monkeypatch.setattr(snapshots, "RESEND_TICKS", 15)
     monkeypatch.setattr(snapshots, "SILENT_TICKS_MAX", 90)
     monkeypatch.setattr("lanner.broker.installs.SILENT_TICKS_MAX", 120)

@@ -190,6 +190,7 @@ def brokers() -> Brokers:
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "PIECE_BYTES", 600)
     monkeypatch.setattr(snapshots, "PIECE_ROWS_BYTES", 200)
+    monkeypatch.setattr(snapshots, "SCAN_ROWS", 2)
 
 
 # ---------------------------------------------------------------------- coming back
