@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lanner.model import PRIORITY_NORMAL, Message
+from lanner.partition import Appended
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,7 @@ class FetchResult(NamedTuple):
     incarnation: int
 
 
-class PublishResult(NamedTuple):
-    base_offset: int
-    count: int  # type: ignore[assignment]
-    append_ms: int
-    duplicate: bool
+PublishResult = Appended  # where a batch went, as the partition itself says it
 
 
 class PartitionStateResult(NamedTuple):

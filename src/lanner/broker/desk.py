@@ -57,7 +57,7 @@ class Desk:
         """Who may do what, and what may be named. Access rules hang here; for now everybody may do everything."""
         if not identity.name:
             raise ValidationError("the call names nobody", field="identity")
-        if topic is not None:
+        if topic is not None and topic not in self._engine.cluster.topics:
             check_name(topic, "topic")
         if self._draining and action != "settle":
             raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")

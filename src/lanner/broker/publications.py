@@ -14,6 +14,7 @@ from lanner.broker.publishing import group_messages
 from lanner.broker.replica import Replica
 from lanner.cluster import encode_allocate_producers
 from lanner.errors import (
+    LannerError,
     MessageTooLarge,
     Overloaded,
     StorageFull,
@@ -21,7 +22,7 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import FullPolicy, TopicSettings
-from lanner.partition import Appended, encode_append
+from lanner.partition import encode_append
 
 _OVERLOADED_RETRY_MS: Final = 100
 _FULL_RETRY_MS: Final = 1_000
@@ -44,10 +45,10 @@ class Publications(Desk):
         def applied(result: Any) -> None:
             if future.done():
                 return
-            if isinstance(result, Appended):
-                future.set_result(PublishResult(result.base_offset, result.count, result.append_ms, result.duplicate))
-            else:
+            if isinstance(result, LannerError):
                 future.set_exception(result)
+            else:
+                future.set_result(result)
 
         self._engine.propose(replica.set_id, encode_append(self._node.now_ms(), data), applied)
         self._node.kick()

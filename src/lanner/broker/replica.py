@@ -18,6 +18,7 @@ from lanner.model import TopicSettings
 from lanner.partition import WAIT, Partition
 from lanner.raft import Entry, EntryKind, Membership, Message, RaftNode, Ready, Role
 
+_NORMAL: Final = int(EntryKind.NORMAL)
 MEMBERSHIP_KEY: Final = b"\x00members"  # beside the machine's own rows
 
 
@@ -106,7 +107,7 @@ class Replica:
     @property
     def leads(self) -> bool:
         """Whether it may decide: leader, with its own first entry applied."""
-        return self.node.role is Role.LEADER and self.node.own_term_applied
+        return self.node.own_term_applied
 
     @property
     def has_peers(self) -> bool:
@@ -194,7 +195,7 @@ class Replica:
         self.applied_news = True
         wake = False
         for entry in entries:
-            outcome = machine.apply(entry.index, entry.payload if entry.kind == EntryKind.NORMAL else None)
+            outcome = machine.apply(entry.index, entry.payload if entry.kind == _NORMAL else None)
             node.applied(entry.index)
             if outcome.live or outcome.released:
                 effects.append(Effects(entry.index, entry.payload if outcome.live else None, outcome.released))

@@ -22,6 +22,9 @@ from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
 REQUESTS_PER_TURN_MAX: Final = 64
 
 
+_HELLO: Final = Command.HELLO  # looked up on its class for every request, a member costs as much as a call
+
+
 class Session(Protocol):
     """What a door makes of one connection. None of these may raise anything but what they name."""
 
@@ -78,7 +81,7 @@ class ServerLink(Link):
             self._next_turn()
         else:
             for request in requests:
-                if request.command is Command.HELLO:
+                if request.command is _HELLO:
                     self._greet(session, request)
                 else:
                     session.handle(request)

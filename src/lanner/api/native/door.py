@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
+_PUBLISH: Final = Command.PUBLISH
 _LONG: Final = frozenset({Command.POLL, Command.FETCH})  # these may wait; without a client there is nobody to wait for
 
 
@@ -177,7 +178,7 @@ class _Session:
         command = request.command
         if self._door.draining:
             self._link.fail(request, ServiceUnavailable("the broker is draining; ask another one"))
-        elif command is Command.PUBLISH:
+        elif command is _PUBLISH:
             self._publish(request)
         elif command is Command.PING:
             self._link.reply(request, _EMPTY)
@@ -241,7 +242,7 @@ class _Session:
             self._inflight += 1
             self._inflight_bytes += size
             # The bulk is not kept: the service has copied what it needs.
-            kept = Request(Command.PUBLISH, request.correlation, asked, _NOTHING)
+            kept = Request(_PUBLISH, request.correlation, asked, _NOTHING)
             future.add_done_callback(partial(self._published, kept, size))
 
     def _published(self, request: Request, size: int, future: asyncio.Future[PublishResult]) -> None:
