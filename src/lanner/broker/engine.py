@@ -41,7 +41,7 @@ from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
-from lanner.raft import Config, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
+from lanner.raft import Config, Entry, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
@@ -471,4 +471,10 @@ def _item(set_id: int, readies: list[Ready]) -> CommitItem:
     if len(readies) == 1:
         return CommitItem(set_id, readies[0].hard_state, readies[0].entries)
     hard_state = next((ready.hard_state for ready in reversed(readies) if ready.hard_state is not None), None)
-    return CommitItem(set_id, hard_state, [entry for ready in readies for entry in ready.entries])
+    entries: list[Entry] = []
+    for ready in readies:
+        if entries and ready.entries:
+            # A later ready may discard what an earlier one appended: only what is left of it is stored.
+            del entries[max(0, ready.entries[0].index - entries[0].index) :]
+        entries += ready.entries
+    return CommitItem(set_id, hard_state, entries)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET, Engine, PayloadCache
+from lanner.broker.engine import CLUSTER_SET, Engine, PayloadCache, _item
 from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
 from lanner.ledger import Ledger, perform
 from lanner.partition import WAIT, Appended, Poll, Settle, encode_append
+from lanner.raft import Entry, HardState, Ready
 from lanner.storage import MemoryFiles, MemoryTable
 
 
@@ -221,3 +222,14 @@ def test_a_rewrite_keeps_only_the_messages_still_wanted(broker: Broker) -> None:
     decoded = batch.decode(rewritten[16:])
     assert decoded.values() == [b"b"]
     assert broker.engine.transform(1, payload[:16] + b"rubbish", kept) == payload[:16] + b"rubbish"
+
+
+@pytest.mark.parametrize(("second_first", "left"), [(8, [5, 6, 7, 8, 9]), (6, [5, 6, 7]), (5, [5, 6]), (3, [3, 4])])
+def test_what_a_later_ready_discards_is_not_stored(second_first: int, left: list[int]) -> None:
+    earlier = Ready(0, HardState(1, 1), [Entry(index, 1, 1, b"old") for index in (5, 6, 7)], (), (), None)
+    later_entries = [Entry(index, 2, 1, b"new") for index in (second_first, second_first + 1)]
+    later = Ready(1, HardState(2, 0), later_entries, (), (), None)
+    item = _item(4, [earlier, later])
+    assert (item.set_id, item.hard_state) == (4, HardState(2, 0))
+    assert [entry[0] for entry in item.entries] == left
+    assert [entry[3] for entry in item.entries][-2:] == [b"new", b"new"]
