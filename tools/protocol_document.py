@@ -16,7 +16,7 @@ from msgspec import inspect as shapes
 
 from lanner import batch, limits
 from lanner.errors import catalogue
-from lanner.wire import messages
+from lanner.wire import cluster, messages, peers
 from lanner.wire.connection import TRANSITIONS, ClientConnection, ServerConnection, State, Step
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Command, Control, HelloReply, Publish, Published
@@ -109,6 +109,8 @@ def _type(shape: Any) -> str:
             return "str" if longest is None else f"str, at most {longest}"
         case shapes.ListType(item_type=item, max_length=longest):
             return f"array of {_type(item)}" + ("" if longest is None else f"; at most {longest}")
+        case shapes.TupleType(item_types=items):
+            return "(" + ", ".join(_type(item) for item in items) + ")"
         case shapes.DictType(key_type=key, value_type=value):
             return f"map of {_type(key)} to {_type(value)}"
         case shapes.UnionType(types=types):
@@ -151,8 +153,8 @@ def struct_table(kind: type[Control]) -> str:
 
 
 def _all_structs() -> list[type[Control]]:
-    kinds = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, Control)]
-    return [kind for kind in kinds if kind is not Control]
+    found = {**vars(messages), **vars(cluster), **vars(peers)}.values()
+    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, Control) and kind is not Control]
 
 
 def _link(kind: type[Control], bulk: bool) -> str:
@@ -163,7 +165,7 @@ def commands_table() -> str:
     lines = ["| command | code | request | reply |", "|---|---|---|---|"]
     for command, exchange in EXCHANGES.items():
         asked = _link(exchange.request, exchange.request_bulk)
-        answered = _link(exchange.reply, exchange.reply_bulk)
+        answered = _link(exchange.reply, exchange.reply_bulk) if exchange.answered else "not answered"
         lines.append(f"| {command.name} | `0x{command:02x}` | {asked} | {answered} |")
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from lanner import limits
 from lanner.errors import ConnectionLost, LannerError
 from lanner.net.link import Link
 from lanner.wire.connection import ClientConnection, Reply, State
-from lanner.wire.messages import Command, Control, Empty, HelloReply, Poll
+from lanner.wire.messages import Command, Control, Empty, HelloReply, PeerHello, Poll
 
 CONNECT_TIMEOUT_MS: Final = 10_000
 
@@ -33,12 +33,14 @@ class ClientLink(Link):
 
     _connection: ClientConnection
 
-    def __init__(self, address: str, *, client: str, token: str, idle_ping_ms: int = 0) -> None:
+    def __init__(
+        self, address: str, *, client: str, token: str, idle_ping_ms: int = 0, peer: PeerHello | None = None
+    ) -> None:
         super().__init__(ClientConnection())
         self.address = address
         self.on_orphan: Callable[[Reply], None] | None = None  # gets replies that nobody waits for any more
         self.opened: asyncio.Future[HelloReply] = self._loop.create_future()
-        self._greeting = (client, token)
+        self._greeting = (client, token, peer)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._settling: dict[int, asyncio.Future[Reply]] = {}
         self._drained: asyncio.Future[None] | None = None
@@ -75,6 +77,19 @@ class ClientLink(Link):
         if not self._flush_due:
             self.flush_soon()
         return future
+
+    def tell(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> None:
+        """Say something that is never answered; it leaves with everything else that is said in this turn."""
+        if not self.is_open:
+            raise self._loss()
+        self._connection.tell(command, control, bulk)
+        if not self._flush_due:
+            self.flush_soon()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What was said and is not with the socket yet."""
+        return self._connection.outgoing_bytes
 
     def poll(self, control: Poll) -> PollInFlight:
         """Ask for leases, with the settles that ride on it."""
@@ -215,6 +230,7 @@ async def open_connection(
     ssl_context: ssl.SSLContext | None = None,
     timeout_ms: int = CONNECT_TIMEOUT_MS,
     idle_ping_ms: int = 0,
+    peer: PeerHello | None = None,
 ) -> ClientLink:
     """Connect and say HELLO. Raises ConnectionLost when there is no broker, else what the broker refused it with."""
     address = f"{host}:{port}"
@@ -223,7 +239,7 @@ async def open_connection(
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
             _, link = await loop.create_connection(
-                lambda: ClientLink(address, client=client, token=token, idle_ping_ms=idle_ping_ms),
+                lambda: ClientLink(address, client=client, token=token, idle_ping_ms=idle_ping_ms, peer=peer),
                 host,
                 port,
                 ssl=ssl_context,

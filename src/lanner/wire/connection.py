@@ -31,6 +31,7 @@ from lanner.wire.messages import (
     ErrorReply,
     Hello,
     HelloReply,
+    PeerHello,
     Settled,
 )
 
@@ -78,6 +79,7 @@ _REPLIES: Final[dict[int, tuple[Command, _Decoder]]] = {
     command | REPLY: (command, msgspec.msgpack.Decoder(exchange.reply)) for command, exchange in EXCHANGES.items()
 }
 _REPLY_CODES: Final[dict[Command, int]] = {command: command | REPLY for command in Command}
+_UNANSWERED: Final = frozenset(command for command, exchange in EXCHANGES.items() if not exchange.answered)
 _ERRORS: Final = msgspec.msgpack.Decoder(ErrorReply)
 
 
@@ -210,7 +212,8 @@ class ServerConnection(_Connection):
                 try:
                     control = known[1].decode(frame.control)
                 except DECODE_ERRORS as error:
-                    self._fail(frame.correlation, explain(known[0].name, EXCHANGES[known[0]].request, error))
+                    if self._not_understood(frame, known[0], error):
+                        break
                 else:
                     requests.append(Request(known[0], frame.correlation, control, frame.bulk))
         if self._reader.failure is not None and not self.is_closed:
@@ -243,8 +246,8 @@ class ServerConnection(_Connection):
         return True
 
     def fail(self, request: Request, error: LannerError) -> bool:
-        """Answer a request with an error; False when the connection has ended."""
-        if self.state is not State.OPEN:
+        """Answer a request with an error; False when the connection has ended, or nobody waits for an answer."""
+        if self.state is not State.OPEN or request.command in _UNANSWERED:
             return False
         self._fail(request.correlation, error)
         return True
@@ -263,6 +266,15 @@ class ServerConnection(_Connection):
 
     def _fail(self, correlation: int, error: LannerError) -> None:
         self._put(encode_frame(ERROR, correlation, error_reply(error)))
+
+    def _not_understood(self, frame: Frame, command: Command, error: Exception) -> bool:
+        """Only this request fails, unless nobody waits for its answer: then the sender learns it by the end (True)."""
+        problem = explain(command.name, EXCHANGES[command].request, error)
+        if command in _UNANSWERED:
+            self.end(problem)
+            return True
+        self._fail(frame.correlation, problem)
+        return False
 
     def _refuse(self, frame: Frame) -> None:
         """The framing is intact, the request is not: only it fails."""
@@ -330,19 +342,28 @@ class ClientConnection(_Connection):
         """How many requests wait for their reply."""
         return len(self._asked)
 
-    def hello(self, client: str = "", token: str = "") -> None:
-        """Begin. Nothing else may be asked until `state` is OPEN."""
+    def hello(self, client: str = "", token: str = "", peer: PeerHello | None = None) -> None:
+        """Begin. Nothing else may be asked until `state` is OPEN. `peer`: of a broker that connects to another."""
         self._step(Step.HELLO)
-        self._ask(Command.HELLO, Hello(list(VERSIONS), client, token), ())
+        self._ask(Command.HELLO, Hello(list(VERSIONS), client, token, peer), ())
 
     def request(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> int:
         """Ask; the correlation id under which the reply will come."""
         if self.state is not State.OPEN:
             self._step(Step.EXCHANGE)  # raises: the table has no such step
         exchange = EXCHANGES[command]
-        if type(control) is not exchange.request or (bulk and not exchange.request_bulk):
+        if type(control) is not exchange.request or (bulk and not exchange.request_bulk) or not exchange.answered:
             raise TypeError(f"{command.name} is asked with {exchange.request.__name__}, not {type(control).__name__}")
         return self._ask(command, control, bulk)
+
+    def tell(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> None:
+        """Say something that is never answered. What the other end does not understand of it ends the connection."""
+        if self.state is not State.OPEN:
+            self._step(Step.EXCHANGE)  # raises: the table has no such step
+        exchange = EXCHANGES[command]
+        if type(control) is not exchange.request or (bulk and not exchange.request_bulk) or exchange.answered:
+            raise TypeError(f"{command.name} with {type(control).__name__} is nothing to tell without an answer")
+        self._put(encode_frame(command, CONNECTION_LEVEL, control, bulk))
 
     def receive(self, data: bytes) -> list[Reply | Failure]:
         """The replies that `data` completes. Look at `is_closed` afterwards: then `failure` holds for all the rest."""

@@ -15,17 +15,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from lanner.errors import ProtocolError
-from lanner.wire import messages
+from lanner.wire import cluster, messages, peers
 from lanner.wire.messages import Command, Control
 
 
 class Exchange(NamedTuple):
-    """One command: what asks, what answers, and whether bulk bytes may come with either."""
+    """One command: what asks, what answers, whether bulk bytes may come with either, and whether it is answered."""
 
     request: type[Control]
     reply: type[Control]
     request_bulk: bool = False
     reply_bulk: bool = False
+    answered: bool = True
 
 
 EXCHANGES: Final[Mapping[Command, Exchange]] = {
@@ -53,6 +54,16 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.LIST_DEAD: Exchange(messages.ListDead, messages.DeadLetters, reply_bulk=True),
     Command.REDRIVE: Exchange(messages.DeadChoice, messages.CountReply),
     Command.DISCARD: Exchange(messages.DeadChoice, messages.CountReply),
+    Command.GLANCE: Exchange(messages.Glance, messages.Glanced),
+    Command.DESCRIBE_CLUSTER: Exchange(messages.Empty, cluster.ClusterDescription),
+    Command.DESCRIBE_PARTITIONS: Exchange(cluster.DescribePartitions, cluster.PartitionsDescription),
+    Command.CHANGE_CLUSTER: Exchange(cluster.ChangeCluster, cluster.ClusterChanged),
+    Command.RAFT_STATUS: Exchange(cluster.RaftStatus, cluster.RaftStatusReply),
+    Command.PEER_INFO: Exchange(peers.PeerInfo, peers.PeerInfoReply),
+    Command.PROPOSE: Exchange(peers.Propose, peers.Proposed, request_bulk=True),
+    Command.RAFT: Exchange(peers.RaftFrame, messages.Empty, request_bulk=True, answered=False),
+    Command.SNAPSHOT: Exchange(peers.SnapshotFrame, messages.Empty, request_bulk=True, answered=False),
+    Command.PULSE: Exchange(peers.Pulse, messages.Empty, answered=False),
 }
 
 assert set(EXCHANGES) == set(Command)

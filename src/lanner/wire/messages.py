@@ -23,6 +23,7 @@ REPLY: Final = 0x80  # a reply carries the command of its request with this bit 
 ERROR: Final = 0xFF  # or this, with an ErrorReply
 
 Name = Annotated[str, Meta(max_length=limits.NAME_LENGTH_MAX)]
+Address = Annotated[str, Meta(max_length=limits.ADDRESS_LENGTH_MAX)]
 PartitionId = Annotated[int, Meta(ge=0, lt=limits.PARTITIONS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]  # offsets, tokens, counts, times, bytes
 NumberOrNone = Annotated[int, Meta(ge=-1, le=limits.OFFSET_MAX)]  # -1: not given
@@ -43,6 +44,7 @@ class Command(IntEnum):
     PEEK = 0x16
     OFFSETS = 0x17
     RELEASE = 0x18
+    GLANCE = 0x19
     CREATE_TOPIC = 0x20
     DELETE_TOPIC = 0x21
     ALTER_TOPIC = 0x22
@@ -54,6 +56,15 @@ class Command(IntEnum):
     LIST_DEAD = 0x40
     REDRIVE = 0x41
     DISCARD = 0x42
+    DESCRIBE_CLUSTER = 0x50
+    DESCRIBE_PARTITIONS = 0x51
+    CHANGE_CLUSTER = 0x52
+    RAFT_STATUS = 0x53
+    PEER_INFO = 0x60  # from here on: brokers among themselves
+    PROPOSE = 0x61
+    RAFT = 0x62
+    SNAPSHOT = 0x63
+    PULSE = 0x64
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -78,10 +89,21 @@ class ErrorReply(Control):
 # ------------------------------------------------------------------ session
 
 
+class PeerHello(Control):
+    """A broker that connects to another says who it is; only then are the commands between brokers taken from it."""
+
+    cluster_id: Name
+    node_id: Name
+    name: Name
+    address: Address  # where its own native door is reached
+    bulk: bool = False  # entries and snapshots; else heartbeats, votes and calls
+
+
 class Hello(Control):
     versions: Annotated[list[int], Meta(max_length=100)]
     client: Name = ""
     token: str = ""
+    peer: PeerHello | None = None
 
 
 class HelloReply(Control):
@@ -102,6 +124,9 @@ class BrokerInfo(Control):
     node_id: str
     host: str
     port: int
+    name: str = ""
+    rack: str = ""
+    http: str = ""  # HOST:PORT of its REST door; empty: none
 
 
 class PartitionInfo(Control):
@@ -224,6 +249,7 @@ class Poll(Control):
     auto_ack: bool = False  # at most once: settled as it is handed out
     start: Name = "earliest"  # or "latest": where a group that does not exist yet begins
     settles: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)] = []
+    min_priority: Annotated[int, Meta(ge=0, le=9)] = 0  # lease nothing less urgent: another broker has something better
 
 
 class LeasedRange(Control):
@@ -250,6 +276,21 @@ class Polled(Control):
 
     batches: list[PolledBatch]
     limited: bool = False  # the group is at outstanding_max on a partition: only retries are served there
+    priority: int = -1  # the most urgent lane that still has something for this group here; -1: none
+
+
+class Glance(Control):
+    """What is the most urgent lane with something deliverable? Leases nothing; waits while there is none."""
+
+    group: Name
+    topic: Name
+    partitions: Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)] | None = None
+    wait_ms: Number = 0
+    start: Name = "earliest"  # a group that does not exist yet begins here
+
+
+class Glanced(Control):
+    priority: int  # -1: there is nothing
 
 
 class Release(Control):

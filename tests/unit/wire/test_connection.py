@@ -24,7 +24,7 @@ from lanner.errors import (
     UnsupportedVersion,
     catalogue,
 )
-from lanner.wire import messages
+from lanner.wire import cluster, messages, peers
 from lanner.wire.connection import (
     TRANSITIONS,
     ClientConnection,
@@ -197,6 +197,9 @@ def test_a_client_that_reached_something_else_says_what_it_expected() -> None:
 # ---------------------------------------------------------------------- exchanges
 
 
+FOUNDER = peers.Founder("a", "n", {"native": "h:1"}, "rack")
+PLAN = cluster.PlanProgress(1, "drain", "n", "running", 1, 2, 3, 4, 5, 6, "why")
+BROKER = cluster.BrokerState("a", "n", "r", "active", {"native": "h:1"}, 1, 2, 3, "voter", True, PLAN)
 SAMPLES: dict[type[Control], Control] = {
     messages.Empty: Empty(),
     messages.Metadata: messages.Metadata(["a"], True),
@@ -238,10 +241,75 @@ SAMPLES: dict[type[Control], Control] = {
     messages.DeadLetters: messages.DeadLetters([messages.DeadLetter(0, 1, 2, 3, "why", 5, 6, 2)], 1),
     messages.DeadChoice: messages.DeadChoice("t", "g", 0, [1]),
     messages.CountReply: messages.CountReply(3),
+    messages.Glance: messages.Glance("g", "t"),
+    messages.Glanced: messages.Glanced(9),
+    cluster.ClusterDescription: cluster.ClusterDescription("c", "n", 1, 2, 3, 4, 0, [BROKER], [PLAN]),
+    cluster.DescribePartitions: cluster.DescribePartitions("t"),
+    cluster.PartitionsDescription: cluster.PartitionsDescription(
+        [cluster.PartitionReplicas(1, "t", 0, "n", 3, [cluster.ReplicaState(1, "n", "a", "voter", True, True, 0)])]
+    ),
+    cluster.ChangeCluster: cluster.ChangeCluster("drain", "a"),
+    cluster.ClusterChanged: cluster.ClusterChanged(PLAN),
+    cluster.RaftStatus: cluster.RaftStatus("t", 0),
+    cluster.RaftStatusReply: cluster.RaftStatusReply({"term": 1}),
+    peers.PeerInfo: peers.PeerInfo(FOUNDER, True),
+    peers.PeerInfoReply: peers.PeerInfoReply(FOUNDER, "c", [FOUNDER]),
+    peers.Propose: peers.Propose(),
+    peers.Proposed: peers.Proposed(7),
+    peers.RaftFrame: peers.RaftFrame([(0, 2)]),
+    peers.SnapshotFrame: peers.SnapshotFrame(),
+    peers.Pulse: peers.Pulse(1_000, [(0, 3)]),
 }
 
 
-@pytest.mark.parametrize("command", [command for command in Command if command is not Command.HELLO])
+ANSWERED = [command for command in Command if EXCHANGES[command].answered and command is not Command.HELLO]
+UNANSWERED = [command for command in Command if not EXCHANGES[command].answered]
+
+
+@pytest.mark.parametrize("command", UNANSWERED)
+def test_a_command_without_an_answer_is_told_and_nothing_waits_for_it(command: Command) -> None:
+    client, server = open_pair()
+    exchange = EXCHANGES[command]
+    client.tell(command, SAMPLES[exchange.request], [b"in"] if exchange.request_bulk else [])
+    [request] = server.receive(sent(client))
+    assert request[:3] == (command, 0, SAMPLES[exchange.request])
+    assert bytes(request.bulk) == (b"in" if exchange.request_bulk else b"")
+    assert client.unanswered == 0
+    assert not server.fail(request, ServerError())
+    assert sent(server) == b""
+
+
+def test_what_is_told_and_does_not_decode_ends_the_connection_with_the_reason() -> None:
+    client, server = open_pair()
+    broken = frame(Command.PULSE, ["now"], correlation=0)
+    assert server.receive(broken + frame(Command.PING, [])) == []
+    assert server.is_closed
+    assert client.receive(sent(server)) == []
+    assert isinstance(client.failure, ProtocolError)
+    assert client.failure.details == {"command": "PULSE", "field": "now_ms"}
+
+
+def test_only_commands_without_an_answer_are_told_and_only_on_an_open_connection() -> None:
+    client, _ = open_pair()
+    with pytest.raises(TypeError, match="nothing to tell"):
+        client.tell(Command.PING, Empty())
+    with pytest.raises(TypeError, match="nothing to tell"):
+        client.tell(Command.PULSE, Empty())
+    with pytest.raises(TypeError, match="PULSE is asked with"):
+        client.request(Command.PULSE, SAMPLES[peers.Pulse])
+    with pytest.raises(ProtocolError, match="not possible while the connection is new"):
+        ClientConnection().tell(Command.PULSE, SAMPLES[peers.Pulse])
+
+
+def test_a_broker_that_connects_to_another_says_who_it_is() -> None:
+    client, server = ClientConnection(), ServerConnection()
+    peer = messages.PeerHello("c", "n", "a", "h:1", True)
+    client.hello("lanner", peer=peer)
+    [hello] = server.receive(sent(client))
+    assert hello.control.peer == peer
+
+
+@pytest.mark.parametrize("command", ANSWERED)
 def test_every_command_travels_there_and_back_as_its_own_types(command: Command) -> None:
     client, server = open_pair()
     exchange = EXCHANGES[command]
@@ -533,7 +601,7 @@ def test_any_control_part_gives_a_typed_request_or_one_error(command: Command, c
     requests = server.receive(frame(command, control))
     assert len(requests) + len(errors_in(sent(server))) == 1
     assert all(type(request.control) is EXCHANGES[command].request for request in requests)
-    assert server.state is State.OPEN
+    assert server.state is (State.OPEN if requests or EXCHANGES[command].answered else State.CLOSED)
 
 
 # ---------------------------------------------------------------------- the table

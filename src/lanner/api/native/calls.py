@@ -220,4 +220,20 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
     Command.DISCARD: discard,
 }
 
-assert set(CALLS) | {Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL} == set(Command)
+# Brokers of one cluster are still to learn these.
+NOT_YET: Final = frozenset(
+    {
+        Command.GLANCE,
+        Command.DESCRIBE_CLUSTER,
+        Command.DESCRIBE_PARTITIONS,
+        Command.CHANGE_CLUSTER,
+        Command.RAFT_STATUS,
+        Command.PEER_INFO,
+        Command.PROPOSE,
+        Command.RAFT,
+        Command.SNAPSHOT,
+        Command.PULSE,
+    }
+)
+
+assert set(CALLS) | {Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL} | NOT_YET == set(Command)

@@ -1,0 +1,64 @@
+"""Control parts that only brokers say to each other, over links that began with a PeerHello.
+
+RAFT, SNAPSHOT and PULSE are not answered: Raft has its own answers, and losing a frame costs only time.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from lanner import limits
+from lanner.wire.messages import Address, Control, Name, Number
+
+
+class Founder(Control):
+    name: Name
+    node_id: Name
+    addresses: Annotated[dict[Name, Address], Meta(max_length=10)]
+    rack: Name = ""
+    feature_min: Number = 1
+    feature_max: Number = 1
+
+
+class PeerInfo(Control):
+    """Who are you, and which cluster do you belong to? Asked while a cluster is founded or joined.
+
+    With `join` set, the asker wants to be registered under what it says of itself."""
+
+    asker: Founder
+    join: bool = False
+
+
+class PeerInfoReply(Control):
+    broker: Founder
+    cluster_id: Name = ""  # empty: none yet
+    founders: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # recorded
+
+
+class Propose(Control):
+    """Bulk: one command of the metadata machine, for the broker that leads it."""
+
+
+class Proposed(Control):
+    index: Number  # where it was applied: the outcome is known to whoever has applied that
+
+
+class RaftFrame(Control):
+    """Not answered. Bulk: Raft messages one after the other, each of one replica set."""
+
+    items: Annotated[list[tuple[Number, Number]], Meta(max_length=limits.RAFT_FRAME_MESSAGES_MAX)]  # (set, bytes)
+
+
+class SnapshotFrame(Control):
+    """Not answered. Bulk: a piece of a snapshot, or the answer to one."""
+
+
+class Pulse(Control):
+    """Not answered. A sign of life, the sender's clock, and which sets it leads since which term (what changed)."""
+
+    now_ms: Number
+    leads: Annotated[list[tuple[Number, Number]], Meta(max_length=limits.PARTITIONS_TOTAL_MAX + 1)] = field(
+        default_factory=list
+    )  # (set, term)
