@@ -6,18 +6,19 @@ import sys
 
 import typer
 
-from lanner.cli import bench, dead, groups, messages, topics, up, version
+from lanner.cli import bench, dead, dev, groups, messages, topics, up, version
 from lanner.cli.screen import Screen
 
 app = typer.Typer(
     name="lanner",
-    help="Lanner, a durable message queue with priorities. Start with: lanner up",
+    help="Lanner, a durable message queue with priorities. Start with: lanner up, or lanner dev for three brokers",
     no_args_is_help=True,
     rich_markup_mode=None,  # rich help would double the time to the first line
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("up")(up.up)
+app.command("dev")(dev.dev)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("peek")(messages.peek)

@@ -10,9 +10,10 @@ Servers = Annotated[
     str,
     typer.Option(
         "--servers",
+        "--server",
         "-s",
         envvar="LANNER_SERVERS",
-        help="Broker addresses, HOST:PORT, with commas between.",
+        help="Broker addresses, HOST:PORT, with commas between; any one that answers is enough.",
         metavar="ADDRESSES",
     ),
 ]

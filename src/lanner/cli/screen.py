@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_WIDE = 1_000
+
 
 class Screen:
     """The terminal of one command."""
@@ -31,7 +33,8 @@ class Screen:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(highlight=False, soft_wrap=True)
+            # A table in a file or a pipe has no edge of a screen to keep to.
+            self._console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
         return self._console
 
     def document(self, value: Any) -> None:
@@ -48,9 +51,10 @@ class Screen:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
         from rich import box
-        from rich.table import Table
+        from rich.table import Column, Table
 
-        table = Table(*columns, title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+        folding = [Column(name, overflow="fold") for name in columns]  # an address cut short is worth nothing
+        table = Table(*folding, title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
         for row in rows:
             table.add_row(*(_cell(value) for value in row))
         self.console.print(table)

@@ -1,4 +1,7 @@
-"""Topics, groups, dead letters: what an operator or a setup script asks. Results are the protocol's own structs."""
+"""Topics, groups, dead letters, the cluster: what an operator or a setup script asks.
+
+Results are the protocol's own structs. Brokers are named by their name or by their node id.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,17 @@ from lanner.client.routing import Routing
 from lanner.client.session import Session
 from lanner.errors import TopicExists, ValidationError
 from lanner.model import Message, TopicSettings, check_name
+from lanner.wire.cluster import (
+    ChangeCluster,
+    ClusterChanged,
+    ClusterDescription,
+    DescribePartitions,
+    PartitionReplicas,
+    PartitionsDescription,
+    PlanProgress,
+    RaftStatus,
+    RaftStatusReply,
+)
 from lanner.wire.messages import (
     AlterTopic,
     Command,
@@ -228,6 +242,68 @@ class Admin:
         request = DeadChoice(name.topic, name.group, partition, None if offsets is None else list(offsets))
         reply, _ = await self._session.request(command, request, CountReply, repeatable=False)
         return reply.count
+
+    # ------------------------------------------------------------------ the cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """Brokers with what they hold and lead, what is missing, and the plans that move replicas."""
+        reply, _ = await self._session.request(Command.DESCRIBE_CLUSTER, Empty(), ClusterDescription)
+        return reply
+
+    async def describe_partitions(self, topic: str | None = None) -> list[PartitionReplicas]:
+        """Where the replicas of a topic (or of every topic) are, who leads, and how far the others are behind."""
+        request = DescribePartitions(None if topic is None else check_name(topic, "topic"))
+        reply, _ = await self._session.request(Command.DESCRIBE_PARTITIONS, request, PartitionsDescription)
+        return reply.partitions
+
+    async def drain(self, broker: str) -> PlanProgress | None:
+        """Begin to move everything off a broker. Asking again takes up what was left."""
+        return await self._change(ChangeCluster("drain", broker=check_name(broker, "broker")))
+
+    async def undrain(self, broker: str) -> None:
+        """Let a drained broker take partitions again; what is still on its way off it is taken back."""
+        await self._change(ChangeCluster("undrain", broker=check_name(broker, "broker")))
+
+    async def remove(self, broker: str) -> PlanProgress | None:
+        """Let a broker that holds nothing go for good: its node id may not come back."""
+        return await self._change(ChangeCluster("remove", broker=check_name(broker, "broker")))
+
+    async def rebalance(self) -> PlanProgress | None:
+        """Begin to fill up missing replicas and to spread all of them evenly over the brokers."""
+        return await self._change(ChangeCluster("rebalance"))
+
+    async def move(self, topic: str, partition: int, source: str, target: str) -> PlanProgress | None:
+        """Begin to move one replica from a broker to another."""
+        request = ChangeCluster(
+            "move",
+            broker=check_name(source, "source"),
+            target=check_name(target, "target"),
+            topic=check_name(topic, "topic"),
+            partition=partition,
+        )
+        return await self._change(request)
+
+    async def transfer(self, topic: str, partition: int, target: str) -> None:
+        """Say which broker should lead a partition; it takes over as soon as it has caught up."""
+        request = ChangeCluster(
+            "transfer", target=check_name(target, "target"), topic=check_name(topic, "topic"), partition=partition
+        )
+        await self._change(request)
+
+    async def cancel(self, plan_id: int) -> PlanProgress | None:
+        """Stop a plan: what has not begun is dropped, what can be taken back is."""
+        return await self._change(ChangeCluster("cancel", plan_id=plan_id))
+
+    async def raft_status(self, topic: str, partition: int, broker: str = "") -> dict[str, Any]:
+        """What one replica's Raft says of itself; without a broker, the leader's."""
+        request = RaftStatus(check_name(topic, "topic"), partition, broker)
+        reply, _ = await self._session.request(Command.RAFT_STATUS, request, RaftStatusReply)
+        return reply.status
+
+    async def _change(self, request: ChangeCluster) -> PlanProgress | None:
+        """Repeated only when it surely had no effect: a second rebalance or move would be another one."""
+        reply, _ = await self._session.request(Command.CHANGE_CLUSTER, request, ClusterChanged, repeatable=False)
+        return reply.plan
 
 
 def _group_name(topic: str, group: str) -> GroupName:

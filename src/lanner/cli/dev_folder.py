@@ -1,0 +1,222 @@
+"""The folder of a local cluster: which brokers are in it, where they listen, and how each is started.
+
+    dev.json       ports and brokers: written before any broker is started
+    node-1/        a broker's data
+    node-1.log     what it says
+
+The first start decides who founds the cluster. Brokers that come later join; brokers that were removed from the
+cluster are remembered, because their node ids may not come back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lanner.errors import DataDirectoryRefused, ValidationError
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 7400
+NODES: Final = 3
+NODES_MAX: Final = 9  # one more would listen where the first broker of the next ten does
+_FORMAT: Final = 1
+_FILE: Final = "dev.json"
+# What this process was told about one broker must not reach all of them.
+_OWN_VARIABLES: Final = frozenset(
+    f"LANNER_{name}" for name in ("DATA", "HTTP", "NATIVE", "GRPC", "NAME", "RACK", "SEEDS", "JOIN", "ADVERTISE")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one broker of a local cluster is."""
+
+    number: int
+    folder: Path
+    port: int
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.number}"
+
+    @property
+    def native(self) -> str:
+        return f"{HOST}:{self.port + 10 * self.number}"
+
+    @property
+    def http(self) -> str:
+        return f"{HOST}:{self.port + 10 * self.number + 1}"
+
+    @property
+    def grpc(self) -> str:
+        return f"{HOST}:{self.port + 10 * self.number + 2}"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    def check_ports(self) -> None:
+        """Refuse now what the broker would refuse later, in its log."""
+        for door, address in (("native", self.native), ("REST", self.http)):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((HOST, int(address.rpartition(":")[2])))
+                except OSError as error:
+                    raise ValidationError(
+                        f"cannot listen on {address}, the {door} port of {self.name} ({os.strerror(error.errno or 0)}):"
+                        " stop what listens there, or choose other ports with --port",
+                        field="port",
+                        address=address,
+                    ) from error
+
+    def log_tail(self, lines_max: int = 10) -> list[str]:
+        try:
+            with self.log.open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - 16_384))
+                return log.read().decode("utf-8", errors="replace").splitlines()[-lines_max:]
+        except FileNotFoundError:
+            return []
+
+
+@dataclass(slots=True)
+class DevFolder:
+    """What dev.json says."""
+
+    path: Path
+    port: int
+    founders: int
+    joined: list[int] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    fresh: bool = True
+
+    @property
+    def places(self) -> list[Place]:
+        """The brokers that belong to the cluster, founders first."""
+        numbers = [*range(1, self.founders + 1), *self.joined]
+        return [Place(number, self.path, self.port) for number in numbers if number not in self.removed]
+
+    @property
+    def newcomers(self) -> list[Place]:
+        """Brokers that ask to be let in: the others must be up for that."""
+        return [place for place in self.places if place.number > self.founders and not place.data.exists()]
+
+    def command(self, place: Place) -> list[str]:
+        words = ["--data", str(place.data), "--name", place.name, "--native", place.native, "--http", place.http]
+        if place.number <= self.founders:
+            seeds = [Place(number, self.path, self.port).native for number in range(1, self.founders + 1)]
+            words += ["--seeds", ",".join(seeds)] if self.founders > 1 else []
+        else:
+            words += ["--join", next(other.native for other in self.places if other.number != place.number)]
+        return [sys.executable, "-m", "lanner.cli", "up", *words]
+
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+
+    def forget(self, place: Place) -> None:
+        """A broker was removed from the cluster."""
+        self.removed.append(place.number)
+        self.save()
+
+    def save(self) -> None:
+        document = {
+            "format": _FORMAT,
+            "port": self.port,
+            "founders": self.founders,
+            "joined": self.joined,
+            "removed": self.removed,
+        }
+        fresh = self.path / (_FILE + ".new")
+        with fresh.open("w", encoding="ascii") as file:
+            file.write(json.dumps(document) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path / _FILE)
+
+
+def open_folder(path: Path, nodes: int | None, port: int | None) -> DevFolder:
+    """The cluster in this folder, made where there is none, with as many brokers as asked for."""
+    path.mkdir(parents=True, exist_ok=True)
+    found = _read(path)
+    if found is None:
+        folder = DevFolder(path, PORT if port is None else port, NODES if nodes is None else nodes)
+    else:
+        folder = found
+        folder.port = folder.port if port is None else port
+        _resize(folder, nodes)
+    _check(folder)
+    folder.save()
+    return folder
+
+
+def _resize(folder: DevFolder, nodes: int | None) -> None:
+    present = folder.places
+    if nodes is None or nodes == len(present):
+        return
+    if nodes < len(present):
+        spare = present[-1].name
+        raise ValidationError(
+            f"{folder.path} is a cluster of {len(present)} brokers, not of {nodes}: start it with --nodes "
+            f"{len(present)}. To make it smaller, start it and say `lanner broker remove {spare}`, which moves what "
+            f"{spare} holds to the others first",
+            field="nodes",
+        )
+    number = max((folder.founders, *folder.joined, *folder.removed))
+    folder.joined += range(number + 1, number + 1 + nodes - len(present))
+
+
+def _check(folder: DevFolder) -> None:
+    highest = max(place.number for place in folder.places)
+    if highest > NODES_MAX:
+        raise ValidationError(
+            f"node-{highest} would be one too many: a folder has room for brokers 1 to {NODES_MAX}, removed ones "
+            "counted; start afresh in another folder with --data, or run brokers by hand with `lanner up`",
+            field="nodes",
+        )
+    if folder.port + 10 * highest + 2 > 65_535:
+        raise ValidationError(f"--port {folder.port} leaves no ports for node-{highest}: choose a lower one")
+
+
+def _read(path: Path) -> DevFolder | None:
+    try:
+        found: Any = json.loads((path / _FILE).read_bytes()[:4_096])
+    except FileNotFoundError:
+        if (path / "identity.json").exists():
+            raise DataDirectoryRefused(
+                f"{path} is the data of a single broker (made by `lanner up`): give another folder with --data"
+            ) from None
+        if (path / "node-1").exists():
+            raise DataDirectoryRefused(
+                f"{path} has brokers in it but no {_FILE} that says how they belong together: restore that file, or "
+                "give another folder with --data"
+            ) from None
+        return None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or found.get("format") != _FORMAT or not _is_sound(found):
+        raise DataDirectoryRefused(
+            f"{path / _FILE} is not what this version of `lanner dev` writes: give another folder with --data, or "
+            "start it with the version that made it"
+        )
+    return DevFolder(path, found["port"], found["founders"], found["joined"], found["removed"], fresh=False)
+
+
+def _is_sound(found: dict[str, Any]) -> bool:
+    numbers = [found.get("port"), found.get("founders")]
+    for name in ("joined", "removed"):
+        if not isinstance(found.get(name), list):
+            return False
+        numbers += found[name]
+    if not all(isinstance(number, int) and 0 < number <= 65_535 for number in numbers):
+        return False
+    return bool(found["founders"] + len(found["joined"]) > len(found["removed"]))

@@ -1,0 +1,270 @@
+"""The brokers of a local cluster as child processes: started, looked after, stopped.
+
+Each child is in a session of its own, so that a Ctrl-C in the terminal reaches this process only and every broker is
+told to stop exactly once. Should this process be killed, the kernel tells them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from lanner.cli.dev_folder import DevFolder, Place
+from lanner.errors import LannerError, NotSupported, ProtocolError, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from lanner.wire.cluster import ClusterDescription
+
+_LOOK_SECONDS: Final = 0.1
+_PROBE_SECONDS: Final = 0.25
+_WATCH_SECONDS: Final = 2.0
+_STOP_SECONDS: Final = 20.0
+_RESTART_SECONDS: Final = 1.0
+_RESTART_SECONDS_MAX: Final = 15.0
+_STEADY_SECONDS: Final = 30.0  # a broker that ran for so long is restarted without delay
+_PROBE_MS: Final = 3_000
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Child:
+    """One broker's process."""
+
+    def __init__(self, place: Place, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.place = place
+        self.state = "starting"
+        self.told = False  # its death was reported
+        self.leaving = False  # it was asked to end
+        self.began = time.monotonic()
+        place.folder.mkdir(parents=True, exist_ok=True)
+        with place.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        code = self._process.poll()
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+        return f"signal {-code}"
+
+    def send(self, number: signal.Signals) -> None:
+        self.leaving = True
+        if self.running:
+            self._process.send_signal(number)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Teller(Protocol):
+    """Who says what happens: to people, or as JSON."""
+
+    def starting(self, children: Sequence[Child]) -> None: ...
+    def waiting(self, children: Sequence[Child]) -> None: ...
+    def ready(self, children: Sequence[Child], seen: ClusterDescription | None) -> None: ...
+    def died(self, child: Child, restart_seconds: float | None) -> None: ...
+    def restarted(self, child: Child) -> None: ...
+    def removed(self, child: Child) -> None: ...
+    def stopping(self) -> None: ...
+    def stopped(self, killed: Sequence[Child]) -> None: ...
+
+
+class LocalBrokers:
+    """Runs the brokers of one folder until told to stop."""
+
+    def __init__(self, folder: DevFolder, teller: Teller, restart: bool) -> None:
+        self._folder = folder
+        self._teller = teller
+        self._restart = restart
+        self._children: dict[str, Child] = {}
+        self._restart_at: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
+        self._ready = False
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    @property
+    def children(self) -> list[Child]:
+        return list(self._children.values())
+
+    def stop(self) -> None:
+        """Stop all brokers; asked again, kill them."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        places = self._folder.places
+        for place in places:
+            place.check_ports()
+        newcomers = self._folder.newcomers
+        try:
+            self._start([place for place in places if place not in newcomers])
+            following = asyncio.create_task(self._follow(newcomers))
+            try:
+                while not self._stop.is_set() and not following.done():
+                    self._look_after()
+                    await _wait(self._stop, _LOOK_SECONDS)
+            finally:
+                following.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await following
+        finally:
+            await self._stop_all()
+
+    def _start(self, places: Sequence[Place]) -> None:
+        for place in places:
+            self._spawn(place)
+        self._teller.starting([self._children[place.name] for place in places])
+
+    def _spawn(self, place: Place) -> Child:
+        child = Child(place, self._folder.command(place), self._folder.environment())
+        self._children[place.name] = child
+        return child
+
+    # ------------------------------------------------------------------ deaths
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        for name, child in list(self._children.items()):
+            if child.running or child.leaving:
+                continue
+            if not child.told:
+                self._report(child, now)
+            elif self._restart and self._restart_at[name] <= now:
+                self._teller.restarted(self._spawn(child.place))
+        if not self._restart and not any(child.running for child in self._children.values()):
+            raise ServiceUnavailable(f"every broker has ended; what they said is in {self._folder.path}/node-*.log")
+
+    def _report(self, child: Child, now: float) -> None:
+        child.told = True
+        child.state = "ended"
+        name = child.place.name
+        if self._folder.fresh and not self._ready and not self._restart:
+            raise ServiceUnavailable(
+                f"{name} ended ({child.ending}) before the cluster was founded, which needs all brokers. The end of "
+                f"{child.place.log}:\n" + "\n".join(child.place.log_tail())
+            )
+        pause = None
+        if self._restart:
+            steady = now - child.began > _STEADY_SECONDS
+            pause = _RESTART_SECONDS if steady else self._pauses.get(name, _RESTART_SECONDS)
+            self._pauses[name] = min(_RESTART_SECONDS_MAX, pause * 2)
+            self._restart_at[name] = now + pause
+        self._teller.died(child, pause)
+
+    # ------------------------------------------------------------------ what the cluster says of itself
+
+    async def _follow(self, newcomers: Sequence[Place]) -> None:
+        seen = await self._until_ready()
+        if newcomers:
+            self._start(newcomers)
+            seen = await self._until_ready()
+        self._ready = True
+        self._teller.ready(self.children, seen)
+        known = set() if seen is None else {broker.name for broker in seen.brokers}
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            seen = await self._ask([child.place.native for child in self._children.values() if child.running])
+            if seen is None or not seen.metadata_leader:
+                continue
+            names = {broker.name for broker in seen.brokers}
+            for name in known - names:
+                self._let_go(name)
+            known = names
+
+    def _let_go(self, name: str) -> None:
+        child = self._children.pop(name, None)
+        if child is not None:
+            child.send(signal.SIGTERM)
+            self._folder.forget(child.place)
+            self._teller.removed(child)
+
+    async def _until_ready(self) -> ClusterDescription | None:
+        """Wait until every broker that runs is part of the cluster and sees who leads it."""
+        while True:
+            running = [child for child in self._children.values() if child.running]
+            found = await asyncio.gather(*(self._probe(child) for child in running))
+            self._teller.waiting(self.children)
+            if running and all(child.state == "ready" for child in running):
+                return found[0]
+            await asyncio.sleep(_PROBE_SECONDS)
+
+    async def _probe(self, child: Child) -> ClusterDescription | None:
+        seen: ClusterDescription | None = None
+        try:
+            seen = await _describe(child.place.native)
+        except (NotSupported, ProtocolError):  # it answers, but knows of no cluster
+            child.state = "ready"
+            return None
+        except LannerError:
+            return None
+        own = next((broker for broker in seen.brokers if broker.name == child.place.name), None)
+        if own is None or not seen.metadata_leader:
+            child.state = "electing"
+        else:
+            child.state = own.state if own.state == "joining" else "ready"
+        return seen
+
+    async def _ask(self, addresses: Sequence[str]) -> ClusterDescription | None:
+        try:
+            return await _describe(",".join(addresses)) if addresses else None
+        except LannerError:
+            return None
+
+    # ------------------------------------------------------------------ the end
+
+    async def _stop_all(self) -> None:
+        running = [child for child in self._children.values() if child.running]
+        if running:
+            self._teller.stopping()
+        for child in running:
+            child.send(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while any(child.running for child in running) and time.monotonic() < deadline and not self._hurry.is_set():
+            await _wait(self._hurry, 0.05)
+        killed = [child for child in running if child.running]
+        for child in killed:
+            child.send(signal.SIGKILL)
+        while any(child.running for child in killed):
+            await asyncio.sleep(0.02)
+        self._teller.stopped(killed)
+
+
+async def _describe(servers: str) -> ClusterDescription:
+    from lanner.client import connect
+
+    async with connect(servers, client_name="lanner-dev", timeout_ms=_PROBE_MS) as queue:
+        return await queue.admin.describe_cluster()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
