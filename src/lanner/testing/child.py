@@ -50,7 +50,9 @@ def main(given: str) -> None:
     from lanner.broker.settings import BrokerSettings
     from lanner.server import serve
 
-    failure = uvloop.run(serve(BrokerSettings(**wanted["settings"]), lambda server: None))
+    settings: dict[str, Any] = wanted["settings"]
+    settings.update({name: tuple(value) for name, value in settings.items() if isinstance(value, list)})
+    failure = uvloop.run(serve(BrokerSettings(**settings), lambda server: None))
     if failure is not None:
         sys.exit(f"{failure.name}: {failure.message}")
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +25,7 @@ from typing import IO, Any
 
 POLL_SECONDS = 0.01
 HOST = "127.0.0.1"
+_PORTS = 20_000, 32_000
 
 
 class BrokerNeverReady(Exception):
@@ -30,11 +33,19 @@ class BrokerNeverReady(Exception):
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that was free a moment ago.
+
+    It lies below those that the kernel gives to outgoing connections: else a client that tries again and again to reach
+    a dead broker would one day be given the broker's own port, and talk to itself.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with socket.socket() as listener:
+            try:
+                listener.bind((HOST, port))
+            except OSError:
+                continue
+            return port
 
 
 class BrokerProcess:
@@ -47,8 +58,10 @@ class BrokerProcess:
         settings: Mapping[str, Any] | None = None,
         plants: Sequence[str] = (),
         wrapper: Sequence[str] = (),
+        host: str = HOST,
     ) -> None:
         self.data = Path(data)
+        self.host = host
         self.settings = dict(settings or {})
         self.plants = tuple(plants)
         self.wrapper = tuple(wrapper)
@@ -60,11 +73,11 @@ class BrokerProcess:
 
     @property
     def native(self) -> str:
-        return f"{HOST}:{self.native_port}"
+        return f"{self.host}:{self.native_port}"
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.http_port}"
+        return f"http://{self.host}:{self.http_port}"
 
     @property
     def pid(self) -> int:
@@ -76,7 +89,7 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> list[str]:
-        addresses = {"http": f"{HOST}:{self.http_port}", "native": self.native}
+        addresses = {"http": f"{self.host}:{self.http_port}", "native": self.native}
         if self.settings or self.plants:
             settings = {"data": str(self.data), "grpc": "", **addresses, **self.settings}
             given = json.dumps({"settings": settings, "plants": self.plants})
@@ -115,11 +128,11 @@ class BrokerProcess:
 
     def status_of(self, path: str) -> int:
         """The HTTP status of a GET; 0 when nobody listens."""
-        connection = http.client.HTTPConnection(HOST, self.http_port, timeout=5)
+        connection = http.client.HTTPConnection(self.host, self.http_port, timeout=5)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return 0
         finally:
             connection.close()
@@ -137,6 +150,19 @@ class BrokerProcess:
         self._end(signal.SIGTERM, timeout_seconds)
         assert self.exit_code is not None
         return self.exit_code
+
+    def pause(self) -> None:
+        """SIGSTOP: it stands still, with its connections open, and does not know it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Delete everything it has on disk; it must not be running."""
+        assert not self.running, "the broker is running"
+        shutil.rmtree(self.data, ignore_errors=True)
 
     def wait(self, timeout_seconds: float) -> int:
         """Wait until it ends by itself; its exit code."""

@@ -6,15 +6,19 @@ where that is safe, so a refusal that it reports may be of the second attempt; s
 written down as unknown too.
 
 Each publisher owns one partition and one priority and numbers its messages, so that order can be judged from values.
+With several brokers, faults are spans instead of moments (a broker is away, a link is cut): whatever was asked while
+one lasted may have been asked twice, and what a dead leader had written may take effect later.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import lanner
 from lanner.errors import LannerError
@@ -32,6 +36,7 @@ from lanner.testing.history import (
     Settled,
     Stored,
 )
+from lanner.testing.rest_workers import RestWorkers
 
 _RETRY_SECONDS = 0.02
 _POLL_MESSAGES = 20
@@ -40,32 +45,79 @@ _POLL_MESSAGES = 20
 class Workload:
     """Some publishers and consumers of one topic; they go on through every failure until told to stop."""
 
-    def __init__(self, address: str, topic: str, *, partitions: int, lease_ms: int = 1_000) -> None:
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        *,
+        partitions: int,
+        lease_ms: int = 1_000,
+        urls: Sequence[str] = (),
+        pause_seconds: float = 0.0,
+        replication: int = 0,
+    ) -> None:
+        """`urls`: brokers' REST doors, for workers that come that way. `pause_seconds`: between two publishes."""
         self.address = address
+        self.urls = list(urls)
+        self.pause_seconds = pause_seconds
+        self.replication = replication
         self.topic = topic
         self.partitions = partitions
         self.group = "workers"
         self.lease_ms = lease_ms
         self.history = History({partition: Rules(max_deliveries=1_000) for partition in range(partitions)})
         self.failures: Counter[str] = Counter()
+        self.acknowledged_at: list[float] = []  # when publishes were answered, to see the pauses
+        self._disturbed_since: float | None = None
+        self._disturbed_until = -1.0
         self._publishing = self._consuming = True
         self._publishers: list[asyncio.Task[None]] = []
         self._consumers: list[asyncio.Task[None]] = []
 
     async def make_topic(self) -> None:
         async with lanner.connect(self.address) as queue:
+            wanted: dict[str, Any] = {"replication": self.replication} if self.replication else {}
             await queue.admin.create_topic(
-                self.topic, partitions=self.partitions, lease_ms=self.lease_ms, max_deliveries=1_000
+                self.topic, partitions=self.partitions, lease_ms=self.lease_ms, max_deliveries=1_000, **wanted
             )
 
-    def start(self, publishers: int = 4, consumers: int = 2) -> None:
+    def start(
+        self, publishers: int = 4, consumers: int = 2, *, rest_publishers: int = 0, rest_consumers: int = 0
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._publishers = [loop.create_task(self._publish(number)) for number in range(publishers)]
         self._consumers = [loop.create_task(self._consume()) for _ in range(consumers)]
+        rest = RestWorkers(self)
+        last = publishers + rest_publishers
+        self._publishers += [loop.create_task(rest.publish(number)) for number in range(publishers, last)]
+        self._consumers += [loop.create_task(rest.consume(number)) for number in range(rest_consumers)]
+
+    @property
+    def publishing(self) -> bool:
+        return self._publishing
+
+    @property
+    def consuming(self) -> bool:
+        return self._consuming
 
     def crashed(self) -> None:
         """To be told when the broker has been killed, before it is started again."""
         self.history.add(Crashed(_now()))
+
+    def disturb(self) -> None:
+        """To be told before something is done to one of several brokers, or to what connects them."""
+        self._disturbed_since = _now()
+
+    def calm(self) -> None:
+        """To be told when all is well again."""
+        self._disturbed_since = None
+        self._disturbed_until = _now()
+
+    def was_disturbed(self, since: float) -> bool:
+        """Whether something was broken at any time from then on."""
+        if self._disturbed_since is not None or since <= self._disturbed_until:
+            return True
+        return any(since <= crash.called for crash in self.history.of_kind(Crashed))
 
     async def stop_publishing(self) -> None:
         self._publishing = False
@@ -98,6 +150,8 @@ class Workload:
                         values = tuple(f"{publisher}-{number + step}" for step in range(count))
                         number += count
                         await self._publish_values(queue, values, partition, priority)
+                        if self.pause_seconds:
+                            await asyncio.sleep(self.pause_seconds)
             except (LannerError, OSError) as error:
                 self.failures[f"publish: {type(error).__name__}"] += 1
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -110,12 +164,26 @@ class Workload:
             receipts = await queue.publish_many(self.topic, values, partition=partition, priority=priority)
             first = receipts[0]
         except BaseException:
-            self.history.add(Published(called, None, Fate.UNKNOWN, partition, -1, values, priority))
+            self.note_published(called, values, partition, priority)
             raise
-        stamp = first.timestamp_ms
-        self.history.add(
-            Published(called, _now(), Fate.OK, first.partition, first.offset, values, priority, append_ms=stamp)
-        )
+        self.note_published(called, values, first.partition, priority, first.offset, first.timestamp_ms)
+
+    def note_published(
+        self,
+        called: float,
+        values: tuple[str, ...],
+        partition: int,
+        priority: int,
+        offset: int = -1,
+        append_ms: int = 0,
+    ) -> None:
+        """Offset -1: nobody knows what became of it."""
+        if offset < 0:
+            self.history.add(Published(called, None, Fate.UNKNOWN, partition, -1, values, priority))
+            return
+        returned = _now()
+        self.acknowledged_at.append(returned)
+        self.history.add(Published(called, returned, Fate.OK, partition, offset, values, priority, append_ms=append_ms))
 
     # ------------------------------------------------------------------ consuming
 
@@ -137,11 +205,11 @@ class Workload:
         try:
             batch = await consumer.poll(_POLL_MESSAGES, wait_ms=200)
         except BaseException:
-            self._note_unheard(called)
+            self.note_unheard(called)
             raise
-        if any(called <= crash.called for crash in self.history.of_kind(Crashed)):
+        if self.was_disturbed(called):
             # The client asked again after the crash. What the broker had decided before it, nobody heard of.
-            self._note_unheard(called)
+            self.note_unheard(called)
         self._note_polled(called, batch)
         called = _now()
         parts = [part for part in batch.parts for _ in range(part.count)]
@@ -153,23 +221,28 @@ class Workload:
             except LannerError as error:
                 self.failures[f"ack: {type(error).__name__}"] += 1
                 fate = Fate.UNKNOWN
-            returned = _now() if fate is Fate.OK else None
-            offsets = (message.offset,)
-            self.history.add(Settled(called, returned, fate, self.group, message.partition, token, offsets, "ack"))
+            self.note_acked(called, fate, message.partition, token, message.offset)
 
-    def _note_unheard(self, called: float) -> None:
+    def note_acked(self, called: float, fate: Fate, partition: int, token: int, offset: int) -> None:
+        returned = _now() if fate is Fate.OK else None
+        self.history.add(Settled(called, returned, fate, self.group, partition, token, (offset,), "ack"))
+
+    def note_unheard(self, called: float) -> None:
         for partition in range(self.partitions):
             self.history.add(Polled(called, None, Fate.UNKNOWN, self.group, partition))
 
     def _note_polled(self, called: float, batch: lanner.MessageBatch) -> None:
-        """One event for each partition and token; a lease is as long as we asked, so its end tells when it began."""
-        returned = _now()
         leases: dict[tuple[int, int, int], list[Handed]] = {}
         for part in batch.parts:
             leases.setdefault((part.partition, part.token, part.deadline_ms), []).extend(
                 Handed(offset, part.values[place].decode(), part.priority, part.attempt(place))
                 for place, offset in enumerate(part.offsets)
             )
+        self.note_leases(called, leases)
+
+    def note_leases(self, called: float, leases: Mapping[tuple[int, int, int], Sequence[Handed]]) -> None:
+        """One event for each partition and token; a lease is as long as we asked, so its end tells when it began."""
+        returned = _now()
         for (partition, token, deadline_ms), messages in leases.items():
             decided_ms = deadline_ms - self.lease_ms
             self.history.add(
@@ -189,9 +262,16 @@ class Workload:
             now_ms = time.time_ns() // 1_000_000
             self.history.add(Ended(called, _now(), partition, first, end, tuple(stored), now_ms, groups))
         wrong = [str(violation) for violation in judge(in_order_of_decision(self.history))]
+        unknown = {value for one in self.history.of_kind(Published) if one.fate is not Fate.OK for value in one.values}
         for stored in (stored for _, _, stored in held.values()):
-            wrong += order_broken(stored)
+            # Of a publish that was never answered nobody knows when it takes effect, where several brokers repeat it.
+            wrong += order_broken([one for one in stored if not self.urls or one.value not in unknown])
         return wrong
+
+    def longest_pause(self, since: float = 0.0) -> float:
+        """The longest time without an acknowledged publish."""
+        moments = sorted(moment for moment in self.acknowledged_at if moment >= since)
+        return max((later - earlier for earlier, later in itertools.pairwise(moments)), default=0.0)
 
 
 async def read_everything(address: str, topic: str) -> dict[int, tuple[int, int, list[Stored]]]:
