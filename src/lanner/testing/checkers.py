@@ -109,8 +109,12 @@ def _follow_groups(history: History, partition: int, events: list[Event]) -> dic
     streams: dict[str, QueueModel] = {}  # groups that only commit: no more than floors to follow
     for now, is_return, event in _points(events):
         if isinstance(event, Published):
-            if is_return and event.fate is Fate.OK:
-                for model in models.values():
+            for model in models.values():
+                if not is_return:
+                    model.publish_called(event)
+                    continue
+                model.publish_ended(event, now)
+                if event.fate is Fate.OK:
                     model.published(event, now, repeated=event.values in unheard)
         elif isinstance(event, Crashed):
             if not is_return:
@@ -132,6 +136,8 @@ def _tell(
             model.poll_called(event, now)
         elif event.fate is Fate.OK:
             model.polled(event, now)
+        elif event.fate is Fate.UNKNOWN:
+            model.poll_over(event, now)
     elif isinstance(event, Settled):
         if is_return:
             model.settled(event, now)

@@ -3,7 +3,8 @@
 A history knows nothing of how the broker works; a simulator and a test with real processes write the same events.
 `called` and `returned` are points on one clock of the observer (steps of a simulator, seconds of a test run): of two
 calls, one came first only if it had returned before the other was made. An operation whose answer never came is
-`unknown`: it may have taken effect or not, at any time after it was called, and both are right. Only an operation that
+`unknown`: it may have taken effect or not, at any time after it was called, and both are right. An observer who knows
+more than the caller may give it a time of return: by then it has had its effect, or never will. Only an operation that
 was refused is `failed`. Times of the broker's own machine (`decided_ms`) are 0 where the observer cannot know them.
 """
 

@@ -95,9 +95,20 @@ class QueueModel:
     _floors: dict[int, int] = field(default_factory=dict)
     _unheard: list[Administered] = field(default_factory=list)  # redrives and discards whose outcome is not known
     _hidden: int = 0  # polls and seeks whose outcome is not known
+    _hidden_takes: int = 0  # of these, polls that settle what they get by themselves
+    _delays_under_way: int = 0  # delayed batches that were sent and may come in at any moment
     _skipping: bool = False  # a seek, or a poll that settles by itself and was not heard of, may have passed over some
 
     # ------------------------------------------------------------------ publishes
+
+    def publish_called(self, event: Published) -> None:
+        self._delays_under_way += event.deliver_at_ms > 0
+
+    def publish_ended(self, event: Published, now: float) -> None:
+        """It was answered, or can no longer come in."""
+        if event.deliver_at_ms:
+            self._delays_under_way = max(0, self._delays_under_way - 1)
+            self._delayed = now
 
     def published(self, event: Published, returned: float, *, repeated: bool = False) -> None:
         """An acknowledged batch: from here on its messages must be deliverable. A repeated one was perhaps stored, and
@@ -122,6 +133,8 @@ class QueueModel:
             entry.state = State.UNSURE
         else:
             self._move(entry, State.UNSURE if self._hidden else State.FRESH, since)
+            if self._hidden_takes:
+                entry.maybe_done = entry.ever_done = True
 
     def _describe(self, event: Published, offset: int, since: float) -> Entry:
         entry = self.entries[offset] = Entry(offset, event.priority, since, State.UNSURE)
@@ -162,11 +175,18 @@ class QueueModel:
                 self._skipping = True
                 for entry in self.entries.values():
                     entry.maybe_done = entry.ever_done = True
+                self._hidden_takes += 1
             self._hidden += 1
+
+    def poll_over(self, event: Polled, now: float) -> None:
+        """Nobody heard the answer, but by now it has had its effect, or never will."""
+        self._forget_certainty(now)
+        self._hidden = max(0, self._hidden - 1)
+        self._hidden_takes = max(0, self._hidden_takes - event.auto_ack)
 
     def crashed(self, now: float) -> None:
         """Whatever was hidden has happened, or never will."""
-        self._hidden = 0
+        self._hidden = self._hidden_takes = self._delays_under_way = 0
         self._delayed = now
         for event in self._unheard:
             self._maybe_revived(event, now)
@@ -253,8 +273,10 @@ class QueueModel:
         before = self._decided[: bisect_left(self._decided, (event.called, 0.0, 0))][-_LOOKED_BACK:]
         looked = max((called for _, called, _ in before), default=-1.0)
         looked_ms = max((decided_ms for _, _, decided_ms in before), default=0)
-        if looked <= self._delayed or bisect_right(self.delays_ms, looked_ms) < bisect_right(
-            self.delays_ms, event.decided_ms
+        if (
+            self._delays_under_way
+            or looked <= self._delayed
+            or bisect_right(self.delays_ms, looked_ms) < bisect_right(self.delays_ms, event.decided_ms)
         ):
             return
         for entry in self._certain(event, range(10)):
@@ -336,10 +358,14 @@ class QueueModel:
     def administered(self, event: Administered, returned: float) -> None:
         if event.action in ("redrive", "discard"):
             self._maybe_revived(event, returned)
+            if event in self._unheard:
+                self._unheard.remove(event)
             return
         self._hidden = max(0, self._hidden - 1)
         if event.fate is Fate.OK:
             self._begin_again(event.offsets[0] if event.offsets else 0, returned, certain=True)
+        elif event.fate is Fate.UNKNOWN:
+            self._begin_again(0, returned, certain=False)
 
     def _maybe_revived(self, event: Administered, now: float) -> None:
         """Whatever may have died without anybody noticing may now be counted from the beginning, or be gone."""

@@ -7,11 +7,11 @@ consumers keep their leases, settle some of them too late, and sometimes repeat 
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Container
+from dataclasses import replace
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lanner import batch
 from lanner.broker.engine import CLUSTER_SET
@@ -20,6 +20,7 @@ from lanner.errors import LannerError
 from lanner.model import TopicSettings
 from lanner.partition import (
     Appended,
+    BatchRef,
     CommitOffset,
     Discard,
     Partition,
@@ -47,59 +48,13 @@ from lanner.testing.history import (
     Settled,
     Stored,
 )
+from lanner.testing.parties import LOST, Consumer, Held, Lane, Producer, Sent
 from lanner.testing.sim_broker import SimBroker
 
 _ACTIONS: Final = {"ack": 1, "nack": 2, "extend": 3, "reject": 4, "release": 0}
 QUEUE_GROUPS: Final = ("workers", "audit")
 AUTO_GROUP: Final = "taken"  # acknowledges by itself
 STREAM_GROUP: Final = "reader"
-_STALE_MAX: Final = 30
-
-
-class Sent(NamedTuple):
-    """A batch as its producer remembers it."""
-
-    event: Published
-    data: bytes
-
-
-@dataclass(slots=True)
-class Lane:
-    """What a producer has sent to one lane of one partition and not heard of."""
-
-    sequence: int = 0
-    unheard: deque[Sent] = field(default_factory=deque)  # in order; the first ones are under way
-    under_way: int = 0
-
-
-@dataclass(slots=True)
-class Producer:
-    """With an id, or with a dedup id for each batch, it sends again what it has not heard of; with neither it does
-    not."""
-
-    producer_id: int
-    dedup: bool = False
-    lanes: dict[tuple[int, int], Lane] = field(default_factory=dict)
-
-
-class Held(NamedTuple):
-    """Messages of one lease: leased together, delivered equally often."""
-
-    token: int
-    first_offset: int
-    count: int  # type: ignore[assignment]
-    attempt: int
-
-
-@dataclass(slots=True)
-class Consumer:
-    group: str
-    set_id: int
-    member: str
-    sequence: int = 0
-    polling: bool = False
-    held: list[Held] = field(default_factory=list)
-    late: deque[Held] = field(default_factory=lambda: deque(maxlen=_STALE_MAX))  # to be settled when it is too late
 
 
 class Traffic:
@@ -138,8 +93,25 @@ class Traffic:
         self.producers = [Producer(0), Producer(0, dedup=True), *(Producer(number) for number in range(1, count))]
         self._named = count
 
+    # ------------------------------------------------------------------ the broker
+
     def partition(self, set_id: int) -> Partition:
         return self.broker.engine.replica(set_id).partition
+
+    def _ask(self, set_id: int, request: Any, on_answer: Callable[[Any, int], None]) -> None:
+        self.broker.engine.ask(set_id, request, on_answer)
+
+    def _append(self, set_id: int, data: bytes, on_applied: Callable[[Any], None]) -> None:
+        self.broker.engine.propose(set_id, encode_append(self.clock.now_ms(), data), on_applied)
+
+    def _read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+        return self.broker.read(set_id, ref)
+
+    def _topics(self) -> Container[str]:
+        return self.broker.engine.cluster.topics
+
+    def _change(self, command: bytes) -> None:
+        self.broker.engine.propose(CLUSTER_SET, command, lambda _result: self.broker.reconcile())
 
     # ------------------------------------------------------------------ operations and their fates
 
@@ -152,6 +124,11 @@ class Traffic:
     def _end(self, operation: int, event: Event) -> None:
         del self._open[operation]
         self.history.add(event)
+
+    def _lose(self, operation: int) -> None:
+        """No answer will come to this one."""
+        self.history.add(self._open.pop(operation))
+        self.counts["unknown"] += 1
 
     def give_up(self) -> None:
         """Whoever waits will never hear."""
@@ -239,6 +216,10 @@ class Traffic:
                 )
                 self.counts["published"] += 1
                 self.counts["duplicates"] += result.duplicate
+            elif result is LOST:
+                self._lose(operation)
+                lane.under_way = max(0, lane.under_way - 1)
+                return  # to be sent again
             else:
                 self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
                 self.counts["refused"] += 1
@@ -247,9 +228,8 @@ class Traffic:
                 lane.under_way = max(0, lane.under_way - 1)
 
         lane.under_way += 1
-        payload = encode_append(self.clock.now_ms(), sent.data)
         try:
-            self.broker.engine.propose(event.partition, payload, applied)
+            self._append(event.partition, sent.data, applied)
         except LannerError:
             lane.under_way -= 1
             self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
@@ -279,11 +259,15 @@ class Traffic:
         def answered(answer: Any, index: int) -> None:
             self._polled(consumer, operation, event, answer, index)
 
-        self.broker.engine.ask(consumer.set_id, request, answered)
+        self._ask(consumer.set_id, request, answered)
         return True
 
     def _polled(self, consumer: Consumer, operation: int, event: Polled, answer: Any, index: int) -> None:
         consumer.polling = False
+        if answer is LOST:
+            self._lose(operation)
+            consumer.sequence -= self.rng.random() < 0.5  # ask again for what it did not hear
+            return
         if isinstance(answer, LannerError):
             self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
             return
@@ -295,7 +279,7 @@ class Traffic:
         messages: list[Handed] = []
         held: list[Held] = []
         for lease in answer.leases:
-            values = self.broker.read(consumer.set_id, lease.ref)
+            values = self._read(consumer.set_id, lease.ref)
             held.append(Held(token, lease.first_offset, lease.count, lease.attempt))
             for offset in range(lease.first_offset, lease.first_offset + lease.count):
                 messages.append(Handed(offset, name_of(values[offset]), lease.ref.lane, lease.attempt))
@@ -351,6 +335,9 @@ class Traffic:
         operation = self._begin(event)
 
         def answered(answer: Any, index: int) -> None:
+            if answer is LOST:
+                self._lose(operation)
+                return
             returned: int | None = self.now()
             decided_ms = self._decided_ms(consumer.set_id, index)
             until_ms = 0
@@ -366,7 +353,7 @@ class Traffic:
             self.counts[f"{action}_{fate}"] += 1
             self._end(operation, replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms))
 
-        self.broker.engine.ask(consumer.set_id, request, answered)
+        self._ask(consumer.set_id, request, answered)
         consumer.late.append(held)
 
     def _wait_ms(self, set_id: int, attempt: int, delay_ms: int) -> int:
@@ -385,17 +372,17 @@ class Traffic:
         start = self._read_to.get(set_id, partition.committed(STREAM_GROUP) or 0)
         found: list[Stored] = []
         for ref in partition.batches_from(start, 4_000):
-            values = self.broker.read(set_id, ref)
+            values = self._read(set_id, ref)
             found += [Stored(offset, name_of(value), ref.lane) for offset, value in values.items()]
             start = ref.base_offset + ref.count
         self.history.add(ReadBack(called, self.now(), set_id, tuple(found)))
         self._read_to[set_id] = start
         if self.rng.random() < 0.5:
-            self.broker.engine.ask(set_id, CommitOffset(STREAM_GROUP, start), self._committed(set_id))
+            self._ask(set_id, CommitOffset(STREAM_GROUP, start), self._committed(set_id))
 
     def _committed(self, set_id: int) -> Callable[[Any, int], None]:
         def answered(answer: Any, _index: int) -> None:
-            if not isinstance(answer, LannerError):
+            if answer is not LOST and not isinstance(answer, LannerError):
                 at = self.now()
                 floor = self.partition(set_id).committed(STREAM_GROUP) or 0
                 self.history.add(FloorSeen(at, at, STREAM_GROUP, set_id, floor))
@@ -420,7 +407,7 @@ class Traffic:
         found: list[Stored] = []
         at = self.now()
         for letter in self.partition(set_id).dead_letters(group, 0, limit):
-            value = name_of(self.broker.read(set_id, letter.ref)[letter.offset])
+            value = name_of(self._read(set_id, letter.ref)[letter.offset])
             self.history.add(DeadSeen(at, at, group, set_id, letter.offset, letter.attempts, letter.reason, value))
             found.append(Stored(letter.offset, value, letter.lane))
         return found
@@ -454,11 +441,14 @@ class Traffic:
         operation = self._begin(event)
 
         def answered(answer: Any, _index: int) -> None:
+            if answer is LOST:
+                self._lose(operation)
+                return
             fate = Fate.FAILED if isinstance(answer, LannerError) else Fate.OK
             self.counts[action] += fate is Fate.OK
             self._end(operation, replace(event, returned=self.now(), fate=fate))
 
-        self.broker.engine.ask(set_id, request, answered)
+        self._ask(set_id, request, answered)
 
     def _alter(self, set_id: int) -> None:
         lease_ms = self.rng.choice((150, 400, 1_000))
@@ -467,14 +457,11 @@ class Traffic:
     def _brief_topic(self) -> None:
         """A topic that comes and goes, so that replica sets do."""
         name = f"brief-{self._brief}"
-        if name in self.broker.engine.cluster.topics:
+        if name in self._topics():
             self._change(encode_delete_topic(name))
             self._brief += 1
         else:
             self._change(encode_create_topic(name, TopicSettings(partitions=2), self.clock.now_ms()))
-
-    def _change(self, command: bytes) -> None:
-        self.broker.engine.propose(CLUSTER_SET, command, lambda _result: self.broker.reconcile())
 
 
 def name_of(value: bytes) -> str:
