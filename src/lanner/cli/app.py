@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from lanner.cli import bench, dead, dev, groups, messages, topics, up, version
+from lanner.cli import bench, brokers, cluster, dead, dev, groups, messages, partitions, topics, up, version
 from lanner.cli.screen import Screen
 
 app = typer.Typer(
@@ -25,6 +25,9 @@ app.command("peek")(messages.peek)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(dead.app, name="dlq")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(brokers.app, name="broker")
+app.add_typer(partitions.app, name="partition")
 app.command("bench")(bench.bench)
 app.command("version")(version.version)
 

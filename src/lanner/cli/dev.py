@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import signal
 import sys
@@ -61,6 +60,8 @@ def dev(
     Example: lanner dev
     Example: lanner dev --nodes 5 --data /tmp/five --port 9000
     """
+    import asyncio
+
     screen = Screen(as_json)
 
     async def work() -> None:

@@ -51,7 +51,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
 
     @property
@@ -78,7 +78,8 @@ class Child:
             self._process.send_signal(number)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Run in a child before it begins: it is told to stop when this process is gone, however that came about."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -19,6 +19,7 @@ Servers = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON only, for programs: no colours, no tables.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; `lanner cluster` shows how far it is.")]
 Topic = Annotated[str, typer.Argument(help="The topic's name.", metavar="TOPIC")]
 Group = Annotated[str, typer.Argument(help="The group's name.", metavar="GROUP")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="This partition only.")]

@@ -47,6 +47,14 @@ def message_ids(words: Iterable[str]) -> dict[int, list[int]]:
     return found
 
 
+def partition(text: str) -> tuple[str, int]:
+    """TOPIC/PARTITION, as tables show it."""
+    topic, slash, number = text.rpartition("/")
+    if not slash or not topic or not number.isdigit():
+        raise typer.BadParameter(f"{text!r} is not TOPIC/PARTITION, such as orders/0", param_hint="PARTITION")
+    return topic, int(number)
+
+
 def moment(text: str) -> int:
     """Milliseconds since 1970, from a number of them or from an ISO date and time (UTC where it does not say)."""
     if text.isdigit():

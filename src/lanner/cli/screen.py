@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from lanner.client import Queue
 
@@ -151,7 +152,25 @@ def bytes_text(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-def _cell(value: object) -> str:
-    from rich.markup import escape
+def plain(value: Any) -> Any:
+    """A struct of the protocol as JSON has it: fields by name."""
+    fields = getattr(value, "__struct_fields__", None)
+    if fields is not None:
+        return {name: plain(getattr(value, name)) for name in fields}
+    return [plain(one) for one in value] if isinstance(value, list) else value
 
+
+def coloured(value: object, style: str) -> Text:
+    """A cell of a table, in colour."""
+    from rich.text import Text
+
+    return Text(count_text(value) if isinstance(value, int) else str(value), style=style)
+
+
+def _cell(value: object) -> str | Text:
+    from rich.markup import escape
+    from rich.text import Text
+
+    if isinstance(value, Text):
+        return value
     return escape(count_text(value) if isinstance(value, int) and not isinstance(value, bool) else str(value))

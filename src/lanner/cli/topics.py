@@ -8,11 +8,11 @@ import typer
 
 from lanner.cli import parsing
 from lanner.cli.options import SERVERS_DEFAULT, AsJson, Servers, Topic, Yes
-from lanner.cli.screen import Screen, bytes_text
+from lanner.cli.screen import Screen, bytes_text, coloured
 
 if TYPE_CHECKING:
     from lanner.client import Queue
-    from lanner.wire.messages import TopicDescription
+    from lanner.wire.messages import MetadataReply, TopicDescription, TopicInfo
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Topics: create, list, show, set, delete.")
 Settings = Annotated[list[str] | None, typer.Argument(help="Settings, NAME=VALUE.", metavar="NAME=VALUE...")]
@@ -41,39 +41,70 @@ def create(
 
 @app.command("list")
 def list_all(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
-    """List the topics."""
+    """List the topics with their leaders."""
     screen = Screen(as_json)
-
-    async def work(queue: Queue) -> list[dict[str, Any]]:
-        topics = (await queue.admin.cluster()).topics
-        return sorted(
-            ({"name": topic.name, "partitions": len(topic.partitions)} for topic in topics),
-            key=lambda row: str(row["name"]),
-        )
-
-    rows = screen.with_queue(servers, work)
+    known = screen.with_queue(servers, lambda queue: queue.admin.cluster())
+    names = broker_names(known)
+    topics = sorted(known.topics, key=lambda topic: topic.name)
     if as_json:
-        screen.document({"topics": rows})
-    elif not rows:
+        screen.document({"topics": [_listed(topic, names) for topic in topics]})
+    elif not topics:
         typer.echo("No topics yet. Make one: lanner topic create orders")
     else:
-        screen.table(["topic", "partitions"], [(row["name"], row["partitions"]) for row in rows])
+        rows = [_listed(topic, names) for topic in topics]
+        screen.table(
+            ["topic", "partitions", "replicas", "led by"],
+            [(row["name"], row["partitions"], row["replicas"], _leaders_text(row)) for row in rows],
+        )
 
 
+def _listed(topic: TopicInfo, names: dict[str, str]) -> dict[str, Any]:
+    leaders: dict[str, int] = {}
+    for part in topic.partitions:
+        if part.leader:
+            name = names.get(part.leader, part.leader)
+            leaders[name] = leaders.get(name, 0) + 1
+    return {
+        "name": topic.name,
+        "partitions": len(topic.partitions),
+        "replicas": max((len(part.replicas) or 1 for part in topic.partitions), default=0),
+        "leaders": dict(sorted(leaders.items())),
+        "leaderless": sum(not part.leader for part in topic.partitions),
+    }
+
+
+def _leaders_text(row: dict[str, Any]) -> Any:
+    if row["leaderless"]:
+        return coloured(f"{row['leaderless']} partitions have no leader", "red")
+    return " ".join(f"{name}:{count}" for name, count in row["leaders"].items())
+
+
+@app.command("describe", hidden=True)
 @app.command("show")
 def show(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
-    """Show a topic's settings and partitions."""
+    """Show a topic's settings and partitions, who leads them and who has copies."""
     screen = Screen(as_json)
-    known = screen.with_queue(servers, lambda queue: queue.admin.describe(topic))
+
+    async def work(queue: Queue) -> tuple[TopicDescription, MetadataReply]:
+        return await queue.admin.describe(topic), await queue.admin.cluster()
+
+    known, metadata = screen.with_queue(servers, work)
+    names, replicas = broker_names(metadata), _replicas(metadata, topic)
     if as_json:
-        screen.document(described(known))
+        document = described(known)
+        for part in document["partitions"]:
+            part["leader_name"] = names.get(part["leader"], "")
+            part["replicas"] = [names.get(node_id, node_id) for node_id in replicas.get(part["id"], ())]
+        screen.document(document)
         return
     screen.facts(known.settings)
     screen.table(
-        ["partition", "first offset", "end offset", "messages", "bytes", "by priority"],
+        ["partition", "leader", "replicas", "first offset", "end offset", "messages", "bytes", "by priority"],
         [
             (
                 part.id,
+                names.get(part.leader, part.leader[:8]) if part.leader else coloured("none", "red"),
+                " ".join(names.get(node_id, node_id[:8]) for node_id in replicas.get(part.id, ())) or "-",
                 part.first_offset,
                 part.end_offset,
                 sum(part.depth.values()),
@@ -83,6 +114,15 @@ def show(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = Fal
             for part in known.partitions
         ],
     )
+
+
+def broker_names(metadata: MetadataReply) -> dict[str, str]:
+    return {broker.node_id: broker.name or broker.node_id[:8] for broker in metadata.brokers}
+
+
+def _replicas(metadata: MetadataReply, topic: str) -> dict[int, list[str]]:
+    found = next((one for one in metadata.topics if one.name == topic), None)
+    return {} if found is None else {part.id: part.replicas for part in found.partitions}
 
 
 @app.command("set")
