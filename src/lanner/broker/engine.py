@@ -146,8 +146,10 @@ class Engine:
         try:
             known = self.ledger.state(set_id)
         except KeyError:
-            self.ledger.add_set(set_id)
+            self.ledger.add_set(set_id, seat.replica_id)
             known = self.ledger.state(set_id)
+        if known.replica_id != seat.replica_id:  # its votes were given in another name
+            raise ValueError(f"the log of set {set_id} is that of replica {known.replica_id}, not {seat.replica_id}")
         rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id)
         machine = self._load(set_id)
         saved = rows.get(MEMBERSHIP_KEY)
@@ -199,6 +201,23 @@ class Engine:
                 self.open_set(set_id)
         for set_id in (self.replicas.keys() | self.ledger.sets().keys()) - wanted.keys() - {CLUSTER_SET}:
             self.close_set(set_id, TopicNotFound("the topic was deleted"))
+
+    def change_settings(self, set_id: int, settings: TopicSettings) -> None:
+        """The topic's settings, from the next decision on; what is due may be due at another time now."""
+        self.settings[set_id] = settings
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            self._due_unknown[set_id] = replica
+
+    def wake(self, set_id: int) -> None:
+        """Something happened to a set from outside: look at it in the next pump."""
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            self._dirty[set_id] = replica
+
+    def resting(self) -> list[int]:
+        """The sets whose Raft nodes are not ticked now."""
+        return []
 
     def replica(self, set_id: int) -> Replica:
         replica = self.replicas.get(set_id)

@@ -153,6 +153,11 @@ class Outgoing:
         return self._rows is not None
 
     @property
+    def number(self) -> int:
+        """Of the piece that is on its way: it rises as long as the snapshot gets on."""
+        return self._number
+
+    @property
     def valid(self) -> bool:
         """Whether this replica still leads in the term that the snapshot was begun in, and the peer belongs to it."""
         return _may_send(self.replica, self.peer) and self.replica.node.term == self.term

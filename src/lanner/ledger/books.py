@@ -79,10 +79,10 @@ class Books:
             return log
         return self.builds.get(set_id, generation)
 
-    def add(self, set_id: int, generation: int) -> None:
+    def add(self, set_id: int, generation: int, replica_id: int = 1) -> None:
         if set_id in self._logs:
             raise ValueError(f"replica set {set_id} exists already")
-        self._add_log(SetState(set_id, generation)).changed = True
+        self._add_log(SetState(set_id, generation, replica_id=replica_id)).changed = True
         self._rowless.discard(set_id)
         self.next_generation = max(self.next_generation, generation + 1)
 
@@ -122,7 +122,7 @@ class Books:
         old = self._logs.get(set_id)
         if build is None or old is None:
             return
-        state = build.flipped(old.state.term, old.state.vote)
+        state = build.flipped(old.state)
         self._forget(set_id, old.state.generation)
         self._add_log(state).changed = True
 
@@ -140,7 +140,10 @@ class Books:
             return
         log = self.log_of(set_id, generation)
         if log is not None:
-            log.state.term, log.state.vote = term, vote
+            if term == 0:  # nobody votes in it: this says which replica the set was added as
+                log.state.replica_id = vote
+            else:
+                log.state.term, log.state.vote = term, vote
             log.changed = True
 
     def append(self, set_id: int, generation: int, run: Run) -> None:

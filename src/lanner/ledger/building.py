@@ -57,19 +57,20 @@ class BuildLog(SetLog):
             chunk, slot = self._found(index)
             chunk.wanted[slot] = 1
 
-    def flipped(self, term: int, vote: int) -> SetState:
-        """The state of a set that takes this for its log; term and vote are the replica's, whatever its log."""
+    def flipped(self, before: SetState) -> SetState:
+        """The state of a set that takes this for its log; term, vote and id are the replica's, whatever its log."""
         state = self.state
         return SetState(
             state.set_id,
             state.generation,
-            term,
-            vote,
+            before.term,
+            before.vote,
             state.compacted_index,
             state.compacted_term,
             state.saved_index,
             state.compacted_index,
             state.compacted_term,
+            before.replica_id,
         )
 
 

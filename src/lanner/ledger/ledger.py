@@ -85,7 +85,7 @@ class Ledger:
         self._books = Books(table, segment_bytes, stored.next_generation)
         self._holdings = self._books.holdings
         self._changes: list[bytes] = []  # sets added, removed and being built, which no commit carries yet
-        self._marks: list[bytes] = []  # where the snapshots of the latter end
+        self._marks: list[bytes] = []  # where the snapshots of the latter end, and which replicas were added
         self._written_file = 0
         self._written_bytes = 0
         self._saved_bytes = 0
@@ -235,11 +235,13 @@ class Ledger:
     def state(self, set_id: int) -> SetState:
         return replace(self._books.log(set_id).state)
 
-    def add_set(self, set_id: int) -> None:
+    def add_set(self, set_id: int, replica_id: int = 1) -> None:
         """A new, empty set; durable with the next commit, which may carry its first entries."""
         generation = self._books.next_generation
-        self._books.add(set_id, generation)
+        self._books.add(set_id, generation, replica_id)
         self._changes.append(CHANGE.pack(set_id, generation, Change.ADDED))
+        if replica_id != 1:
+            self._marks.append(VOTE.pack(set_id, 0, replica_id, generation))
 
     def remove_set(self, set_id: int) -> None:
         """Forget a set and free all it held; durable with the next commit."""

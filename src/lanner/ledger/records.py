@@ -64,7 +64,7 @@ class FileKind(IntEnum):
 class Change(IntEnum):
     """What a record says of a replica set as a whole."""
 
-    ADDED = 1
+    ADDED = 1  # a vote in term 0 says as which replica; none: the first
     REMOVED = 2
     BUILDING = 3  # a generation begins; a vote of it says which entry its snapshot ends with: (term, index)
     FLIPPED = 4  # from this record on the generation is the set's

@@ -1,7 +1,7 @@
 """The rows of the table: their keys, their bytes, and nothing of when they change.
 
     j                    → the saved position P, and the next ids that may be given away
-    m/set                → generation, term, vote, compacted, saved, last
+    m/set                → generation, term, vote, compacted, saved, last, replica id (absent in rows of older releases)
     e/set/gen/chunk      → where up to 256 entries lie (see chunk)
     b/set/gen/file       → live bytes of the set in the file
     g/file               → kind, state, size, live bytes of the file
@@ -25,7 +25,8 @@ from lanner.ledger.records import FileKind
 
 _VERSION: Final = 1
 _JOURNAL: Final = Struct("<BQQQ")
-_SET: Final = Struct("<BIQQQQQQQ")
+_SET: Final = Struct("<BIQQQQQQQQ")
+_SET_BEFORE: Final = Struct("<BIQQQQQQQ")  # when a broker was alone, and so always replica 1
 _FILE: Final = Struct("<BBBQQ")
 _BYTES: Final = Struct("<BQ")
 _SET_KEY: Final = Struct(">cQ")
@@ -57,6 +58,7 @@ class SetState:
     saved_index: int = 0
     last_index: int = 0
     last_term: int = 0
+    replica_id: int = 1  # whose votes and answers these are: a log is never taken for that of another replica
 
 
 class JournalRow(NamedTuple):
@@ -145,12 +147,14 @@ def encode_set(state: SetState, saved_index: int) -> bytes:
         saved_index,
         state.last_index,
         state.last_term,
+        state.replica_id,
     )
 
 
 def decode_set(key: bytes, data: bytes) -> SetState:
     """The row of a set, or of a generation that is being built."""
-    return SetState(numbers_in_key(key)[0], *_unpack(_SET, key, data))
+    layout = _SET_BEFORE if len(data) == _SET_BEFORE.size else _SET
+    return SetState(numbers_in_key(key)[0], *_unpack(layout, key, data))
 
 
 def encode_file(info: FileInfo) -> bytes:

@@ -18,14 +18,14 @@ from random import Random
 from typing import Any, Final
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET, Engine
+from lanner.broker.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
 from lanner.broker.replica import Replica
+from lanner.broker.steward import Steward
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, StorageFull, TopicNotFound
+from lanner.errors import LannerError, StorageFull
 from lanner.ledger import Commit, FileMissing, Ledger, journal, perform_preparation, read_entry
 from lanner.ledger.records import position_at
 from lanner.ledger.rows import JOURNAL_KEY, decode_journal
-from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Partition
 from lanner.partition.records import DECISION_KIND, decode_decision
 from lanner.raft import Entry, EntryKind
@@ -133,6 +133,7 @@ class SimBroker:
         self.counts: Counter[str] = Counter()
         self.commits: list[tuple[int, int, int]] = []  # (file, offset, size) of durable records, since the start
         self.engine: Engine
+        self.steward: Steward
         self._commit: Commit | None = None
         self._performed = False
         self._work: dict[str, Work] = {}
@@ -149,7 +150,9 @@ class SimBroker:
         self.engine = Engine(ledger, self.disk.files, rng=self.rng, now_ms=self.clock.now_ms, cache_bytes=_CACHE_BYTES)
         self._forget()
         self.commits = []
-        self._open(CLUSTER_SET)
+        self._watch_sets()
+        self.steward = Steward(self.engine, "sim", SOLE_SEAT)
+        self.steward.open_metadata()
         self._run_until(lambda: self.engine.replica(CLUSTER_SET).leads)
         self.reconcile()
         self._run_until(lambda: self.engine.led)
@@ -157,8 +160,22 @@ class SimBroker:
             self.witness.compare(replica)
         ledger.check()
 
-    def _open(self, set_id: int) -> None:
-        self.witness.watch(self.engine.open_set(set_id))
+    def _watch_sets(self) -> None:
+        """Whatever the steward opens is watched; what it lets go of is forgotten."""
+        engine, witness = self.engine, self.witness
+        open_set, close_set = engine.open_set, engine.close_set
+
+        def opened(set_id: int, seat: Seat = SOLE_SEAT) -> Replica:
+            replica = open_set(set_id, seat)
+            witness.watch(replica)
+            return replica
+
+        def closed(set_id: int, error: LannerError) -> None:
+            close_set(set_id, error)
+            witness.machines.pop(set_id, None)
+
+        engine.open_set = opened  # type: ignore[method-assign]
+        engine.close_set = closed  # type: ignore[method-assign]
 
     def _run_until(self, condition: Callable[[], bool]) -> None:
         for _ in range(_STEPS_TO_LEAD_MAX):
@@ -169,19 +186,9 @@ class SimBroker:
 
     def reconcile(self) -> None:
         """Serve exactly the partitions that the cluster's metadata names."""
-        engine = self.engine
-        wanted: dict[int, TopicSettings] = {}
-        for topic in engine.cluster.topics.values():
-            for set_id in topic.set_ids:
-                wanted[set_id] = topic.settings
-        for set_id, settings in wanted.items():
-            engine.settings[set_id] = settings
-            if set_id not in engine.replicas:
-                self._open(set_id)
-        known = set(engine.replicas) | set(engine.ledger.sets())
-        for set_id in known - set(wanted) - {CLUSTER_SET}:
-            engine.close_set(set_id, TopicNotFound("the topic was deleted"))
-            self.witness.machines.pop(set_id, None)
+        self.steward.follow()
+        while not self.steward.settled:
+            self.steward.follow()
 
     # ------------------------------------------------------------------ small steps
 

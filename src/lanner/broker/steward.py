@@ -1,0 +1,342 @@
+"""The steward: makes this broker hold, serve and lead what the metadata says.
+
+The metadata (replica set 0) says where every replica is and who should lead. The steward reads it after each change
+and acts for this one broker: it opens and lets go of replicas, tells the engine the topics' settings, knows where the
+messages of a set go, carries out the steps of moves for the sets that are led here (`steps`), and brings leadership to
+where it should be. It speaks to nobody: commands for the metadata are handed out (`take_reports`), and whether another
+broker is alive is told to it.
+
+Rules, each of which has cost somebody their data:
+- A replica is let go of only when the metadata says that it is *gone*. What the metadata does not know may be what it
+  does not know yet: after a restart it stands at its last save.
+- A log belongs to one replica id for ever (the ledger remembers which). A broker that is given a set again gets a new
+  id, and starts with nothing.
+- A replica that is not on this disk is opened only after the metadata has applied all that its log held at the start.
+  Before that it could be one that was here, voted, was let go of, and is now remembered only by the old save:
+  opened again with an empty log it would vote for what it once outvoted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lanner.broker.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replica import Replica
+from lanner.broker.steps import Alive, Steps
+from lanner.cluster import Action, Cluster, Holding, ReplicaSet, Topic
+from lanner.errors import LannerError, NotLeader, TopicNotFound
+from lanner.raft import Change
+
+OPENS_PER_TURN: Final = 50  # a new topic may have a thousand partitions; the loop goes on meanwhile
+TENDED_TICKS: Final = 20  # every set that is led here is looked after once in so many ticks
+LEADS_TICKS_MIN: Final = 100  # a leader stays so long; its predecessor may be on its way down, not back up
+TRANSFERS_MAX: Final = 4  # hand-overs at the same time, of those that nobody waits for
+RETRY_TICKS_MIN: Final = 40
+RETRY_TICKS_MAX: Final = 1_200
+LEARNED_MAX: Final = 4_096
+_BIRTH_TICKS: Final = frozenset({1, 2, 4, 8, 16})
+_OPEN_STEPS: Final = frozenset({Action.ADD_LEARNER, Action.CATCH_UP})  # leadership may change during these
+
+
+class Steward:
+    """One broker's part in its cluster."""
+
+    def __init__(
+        self, engine: Engine, node_id: str, metadata_seat: Seat, metadata_nodes: Mapping[int, str] | None = None
+    ) -> None:
+        self.engine = engine
+        self.node_id = node_id
+        self.founding: bytes | None = None  # what whoever leads the metadata first should propose
+        self._seat = metadata_seat
+        self._metadata_nodes = dict(metadata_nodes or {})
+        self._steps = Steps(engine, self.route)
+        self._cluster: Cluster | None = None  # as it was read last
+        self._followed_index = -1
+        self._held_back_index = 0  # nothing new is opened before the metadata stands here
+        self._topics: dict[str, Topic] = {}
+        self._unopened: set[int] = set()  # on this disk
+        self._wanted: dict[int, Holding] = {}  # not open yet
+        self._routes: dict[tuple[int, int], str] = {}
+        self._learned: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._births: dict[int, int] = {}  # sets that should be led from here, by when they were opened
+        self._led_since: dict[int, tuple[int, int]] = {}  # set → (term, tick)
+        self._retries: dict[int, tuple[int, int]] = {}  # set → (not before this tick, wait after that)
+        self._round: list[int] = []
+        self._ticks = 0
+        self._leaving = False
+        self._alive: Alive = _nobody
+        self._founding_tick = 0
+
+    # ------------------------------------------------------------------ what is held here
+
+    def open_metadata(self) -> Replica:
+        """Open set 0 as it was recorded when this broker became part of its cluster."""
+        self._unopened = set(self.engine.ledger.sets()) - {CLUSTER_SET}
+        replica = self.engine.open_set(CLUSTER_SET, self._seat)
+        self._held_back_index = replica.node.last_index
+        return replica
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that the metadata names for this broker, as far as that is known, is open."""
+        return self._cluster is not None and not self._wanted
+
+    def follow(self) -> None:
+        """Do what the metadata says; cheap when it says nothing new."""
+        cluster = self.engine.cluster
+        index = cluster.applied_index
+        if cluster is not self._cluster:  # the first look, or a snapshot took its place: everything may be new
+            self._cluster = cluster
+            self._topics = {}
+        elif index == self._followed_index:
+            if self._wanted:
+                self._open_some()
+            return
+        self._followed_index = index
+        self._routes.clear()
+        wanted = {holding.set_id: holding for holding in self._holdings(cluster) if holding.set_id != CLUSTER_SET}
+        self._let_go(cluster, wanted)
+        self._wanted = {set_id: one for set_id, one in wanted.items() if set_id not in self.engine.replicas}
+        self._tell_settings(cluster)
+        self._open_some()
+
+    def _holdings(self, cluster: Cluster) -> Iterable[Holding]:
+        if cluster.cluster_id:
+            return cluster.holdings(self.node_id)
+        if self._seat.founders != {self._seat.replica_id}:
+            return ()
+        return (  # one broker that was never told of others has everything
+            Holding(set_id, topic.name, partition, self._seat.replica_id, True, self._seat.founders)
+            for topic in cluster.topics.values()
+            for partition, set_id in enumerate(topic.set_ids)
+        )
+
+    def _let_go(self, cluster: Cluster, wanted: Mapping[int, Holding]) -> None:
+        """Close what is gone for good, whatever else is here."""
+        engine = self.engine
+        held = {set_id: replica.node.node_id for set_id, replica in engine.replicas.items() if set_id != CLUSTER_SET}
+        held |= {set_id: engine.ledger.state(set_id).replica_id for set_id in self._unopened}
+        for set_id, replica_id in held.items():
+            holding = wanted.get(set_id)
+            if holding is not None and holding.replica_id == replica_id:
+                continue
+            if cluster.is_gone(set_id, replica_id):
+                engine.close_set(set_id, _why_gone(cluster, set_id))
+                self._unopened.discard(set_id)
+                self._births.pop(set_id, None)
+
+    def _open_some(self) -> None:
+        engine, cluster = self.engine, self.engine.cluster
+        metadata = engine.replicas[CLUSTER_SET].node
+        if self._held_back_index:
+            # What the log had behind its commits may have been taken back by a new leader.
+            self._held_back_index = min(self._held_back_index, metadata.last_index)
+            if metadata.applied_index >= self._held_back_index:
+                self._held_back_index = 0
+        opened = 0
+        for set_id, holding in list(self._wanted.items()):
+            if set_id in self._unopened:
+                if engine.ledger.state(set_id).replica_id != holding.replica_id:
+                    continue  # the metadata has yet to say what became of the other one
+            elif self._held_back_index:
+                continue
+            del self._wanted[set_id]
+            self._unopened.discard(set_id)
+            self._open(cluster, holding)
+            opened += 1
+            if opened >= OPENS_PER_TURN:
+                return
+
+    def _open(self, cluster: Cluster, holding: Holding) -> None:
+        topic = cluster.topics.get(holding.topic)
+        if topic is not None:
+            self.engine.change_settings(holding.set_id, topic.settings)
+        replica = self.engine.open_set(holding.set_id, Seat(holding.replica_id, holding.founders))
+        record = cluster.sets.get(holding.set_id)
+        if record is not None and record.preferred == holding.replica_id and replica.node.last_index == 0:
+            self._births[holding.set_id] = self._ticks
+
+    def _tell_settings(self, cluster: Cluster) -> None:
+        """Topics that changed since the last look; rows are replaced, never changed in place."""
+        known, engine = self._topics, self.engine
+        for name, topic in cluster.topics.items():
+            if known.get(name) is not topic:
+                known[name] = topic
+                for set_id in topic.set_ids:
+                    if set_id in engine.replicas:
+                        engine.change_settings(set_id, topic.settings)
+        if len(known) > len(cluster.topics):
+            self._topics = {name: topic for name, topic in known.items() if name in cluster.topics}
+
+    # ------------------------------------------------------------------ where messages go
+
+    def route(self, set_id: int, replica_id: int) -> str | None:
+        """The node id of the broker that has a replica; None: not known here."""
+        key = (set_id, replica_id)
+        found = self._routes.get(key)
+        if found is None:
+            record = None if self._cluster is None else self._cluster.sets.get(set_id)
+            replica = None if record is None else record.replica(replica_id)
+            if replica is not None:
+                found = self._routes[key] = replica.node_id
+            else:
+                found = self._learned.get(key)
+                if found is None and set_id == CLUSTER_SET:
+                    found = self._metadata_nodes.get(replica_id)
+        return found
+
+    def learn_route(self, set_id: int, replica_id: int, node_id: str) -> None:
+        """A message of this replica came from there. Only for what the metadata has not said yet."""
+        key = (set_id, replica_id)
+        if key in self._routes or self._learned.get(key) == node_id or set_id not in self.engine.replicas:
+            return
+        self._learned[key] = node_id
+        while len(self._learned) > LEARNED_MAX:
+            self._learned.popitem(last=False)
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self, alive: Alive) -> None:
+        """Time passes: carry out steps, remove what strays, bring leadership to where it should be."""
+        self._ticks += 1
+        self._alive = alive
+        cluster = self._cluster
+        if cluster is None or self._leaving:
+            return
+        self._steps.tick(cluster, alive)
+        self._tend_births()
+        if not self._round:
+            self._round = list(self.engine.replicas)
+        share = -(-len(self.engine.replicas) // TENDED_TICKS)
+        chosen, self._round = self._round[:share], self._round[share:]
+        for set_id in chosen:
+            self._tend(cluster, set_id)
+
+    def _tend_births(self) -> None:
+        """A new set need not wait for a timeout: who should lead it stands as soon as the others may have it."""
+        for set_id, opened in list(self._births.items()):
+            age = self._ticks - opened
+            replica = self.engine.replicas.get(set_id)
+            if replica is None or replica.node.leader_id or replica.node.last_index or age > max(_BIRTH_TICKS):
+                del self._births[set_id]
+            elif age in _BIRTH_TICKS:
+                replica.node.campaign()
+                self.engine.wake(set_id)
+
+    def _tend(self, cluster: Cluster, set_id: int) -> None:
+        replica = self.engine.replicas.get(set_id)
+        if replica is None or not replica.leads or not replica.has_peers:
+            self._led_since.pop(set_id, None)
+            return
+        node = replica.node
+        term, since = self._led_since.get(set_id, (0, 0))
+        if term != node.term:
+            since = self._ticks
+            self._led_since[set_id] = (node.term, since)
+        record = cluster.sets.get(set_id)
+        try:
+            if not self._remove_stray(cluster, replica) and record is not None:
+                if node.node_id == record.preferred:
+                    self._retries.pop(set_id, None)
+                elif self._ticks - since >= LEADS_TICKS_MIN:
+                    self._bring_home(cluster, record, replica)
+        except LannerError:
+            return  # not now; it is looked at again within a second
+
+    def _remove_stray(self, cluster: Cluster, replica: Replica) -> bool:
+        """Take members out that are gone by the record, one at a time; whether there was one."""
+        node = replica.node
+        strays = cluster.strays(replica.set_id, node.voters | node.learners)
+        if not strays:
+            return False
+        stray = next((one for one in strays if one != node.node_id), 0)
+        if stray:
+            node.change_membership(Change.REMOVE, stray)
+        elif not node.transferee:
+            successor = self._steps.successor(replica.set_id, node, self._alive)
+            if successor:
+                node.transfer(successor)
+        self.engine.wake(replica.set_id)
+        return True
+
+    def _bring_home(self, cluster: Cluster, record: ReplicaSet, replica: Replica) -> None:
+        """Hand leadership to the replica that should have it, if that is there and keeps up."""
+        set_id, node, wanted = record.set_id, replica.node, record.preferred
+        not_before, wait = self._retries.get(set_id, (0, RETRY_TICKS_MIN))
+        if self._ticks < not_before or node.transferee or not self._steps.is_fit(set_id, node, wanted, self._alive):
+            return
+        for move in cluster.moves.values():
+            # A step that is under way has its own idea of who leads.
+            if move.set_id == set_id and move.started and (move.action not in _OPEN_STEPS or move.source == wanted):
+                return
+        replicas = self.engine.replicas
+        handing_over = sum(1 for one in self._retries if one in replicas and replicas[one].node.transferee)
+        if handing_over >= TRANSFERS_MAX:
+            return
+        self._retries[set_id] = (self._ticks + wait, min(2 * wait, RETRY_TICKS_MAX))
+        node.transfer(wanted)
+        self.engine.wake(set_id)
+
+    def peer_silent(self, node_id: str) -> None:
+        """That broker is no longer heard: sets that rest with it must look whether their leader is gone."""
+        for set_id in self.engine.resting():
+            node = self.engine.replicas[set_id].node
+            if any(self.route(set_id, member) == node_id for member in node.voters | node.learners):
+                self.engine.wake(set_id)
+
+    # ------------------------------------------------------------------ what others want to know
+
+    def take_reports(self) -> list[bytes]:
+        """Commands for the metadata, to be proposed wherever it is led. Each comes again until its effect shows."""
+        reports = self._steps.take_reports()
+        unfounded = self._cluster is not None and not self._cluster.cluster_id
+        if self.founding is not None and unfounded and self._founding_tick <= self._ticks:
+            if not self.engine.replicas[CLUSTER_SET].leads:
+                return reports
+            self._founding_tick = self._ticks + RETRY_TICKS_MIN
+            reports.append(self.founding)
+        return reports
+
+    def led(self) -> list[tuple[int, int]]:
+        """(set, term) of everything that is led here."""
+        return [(set_id, replica.node.term) for set_id, replica in self.engine.replicas.items() if replica.leads]
+
+    def lags(self) -> dict[tuple[int, int], int]:
+        """How many entries each peer's replica is behind, for the sets that are led here."""
+        found = {}
+        for set_id, replica in self.engine.replicas.items():
+            leadership, last = replica.node.leadership, replica.node.last_index
+            if leadership is not None:
+                for peer, progress in leadership.progress.items():
+                    found[set_id, peer] = last - progress.match_index
+        return found
+
+    def hand_over(self) -> int:
+        """This broker stops: ask others to lead. How many sets that others could lead are still led here."""
+        self._leaving = True
+        left = 0
+        for set_id, replica in self.engine.replicas.items():
+            node = replica.node
+            if node.leadership is None or not node.voters - {node.node_id}:
+                continue
+            left += 1
+            if not node.transferee:
+                record = None if self._cluster is None else self._cluster.sets.get(set_id)
+                wanted = 0 if record is None else record.preferred
+                successor = self._steps.successor(set_id, node, self._alive, wanted)
+                if successor:
+                    node.transfer(successor)
+                    self.engine.wake(set_id)
+        return left
+
+
+def _nobody(_node_id: str) -> bool:
+    return False
+
+
+def _why_gone(cluster: Cluster, set_id: int) -> LannerError:
+    if set_id in cluster.sets:
+        return NotLeader("this broker no longer has a replica of the partition; ask again to be shown who leads it")
+    return TopicNotFound("the topic was deleted")
