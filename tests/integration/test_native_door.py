@@ -249,7 +249,7 @@ async def test_leases_of_a_poll_that_is_given_up_come_back_at_once(
     service = broker.server.service
     with monkeypatch.context() as patched:
         if reading:
-            patched.setattr(service._polling, "read", read)
+            patched.setattr(service._leases, "read", read)
         poll = service.poll(ANONYMOUS, topic="orders", group="workers", member="gone", sequence=1)
         giving_up = asyncio.create_task(poll)
         await (began.wait() if reading else asyncio.sleep(0))

@@ -109,7 +109,7 @@ async def test_a_group_told_latest_gets_all_that_is_appended_after_its_first_pol
 async def test_a_long_poll_wakes_when_something_is_published(service: Service) -> None:
     await service.ensure_topic(ANONYMOUS, "slow")
     waiting = asyncio.create_task(poll(service, "slow", wait_ms=30_000))
-    while service._polling._waiters == set():
+    while service._questions._waiters == set():
         await asyncio.sleep(0)
     await publish(service, "slow", "at last")
     assert values(await waiting) == ["at last"]
@@ -146,8 +146,8 @@ async def test_nack_reject_and_redrive(service: Service) -> None:
     (back,) = await poll(service, "work")
     assert (back.message.value, back.message.attempt) == (b"b", 1)
     assert await settle(service, "work", REJECT, back) == [0]
-    assert await service.discard(ANONYMOUS, "work", "workers", 0, [1]) == 1
-    assert service.group(ANONYMOUS, "work", "workers").partitions[0].dead == 0
+    assert await service.discard(ANONYMOUS, "work", "workers", [0], [1]) == 1
+    assert (await service.group(ANONYMOUS, "work", "workers")).partitions[0].dead == 0
 
 
 async def test_a_settle_with_a_stale_or_unknown_token_is_refused_and_has_no_effect(service: Service) -> None:
@@ -186,7 +186,7 @@ async def test_streams_fetch_commit_and_seek(service: Service) -> None:
     assert (fetched.first_offset, fetched.end_offset, fetched.next_offset) == (0, 3, 3)
     await service.commit(ANONYMOUS, "log", "readers", {0: 2})
     assert await service.committed(ANONYMOUS, "log", "readers") == {0: 2}
-    assert service.group(ANONYMOUS, "log", "readers").partitions[0].lag == 1
+    assert (await service.group(ANONYMOUS, "log", "readers")).partitions[0].lag == 1
     with pytest.raises(GroupKindConflict):
         await poll(service, "log", "readers")
     await service.seek(ANONYMOUS, "log", "readers", to="earliest")
@@ -199,7 +199,7 @@ async def test_streams_fetch_commit_and_seek(service: Service) -> None:
 async def test_a_fetch_at_the_end_waits_for_what_comes(service: Service) -> None:
     await service.ensure_topic(ANONYMOUS, "log")
     waiting = asyncio.create_task(service.fetch(ANONYMOUS, "log", 0, 0, wait_ms=30_000))
-    while service._polling._waiters == set():
+    while service._questions._waiters == set():
         await asyncio.sleep(0)
     await publish(service, "log", "news", partition=0)
     assert len((await waiting).batches) == 1
@@ -212,7 +212,7 @@ async def test_peek_shows_the_most_urgent_first_and_takes_nothing(service: Servi
     for _ in range(2):
         seen = await service.peek(ANONYMOUS, "look", None, 0, 2)
         assert [message.priority for message in seen] == [9, 4]
-    assert await service.peek(ANONYMOUS, "look", 0, 1, 5) == []
+    assert await service.peek(ANONYMOUS, "look", [0], 1, 5) == []
 
 
 async def test_a_seek_back_delivers_again_and_a_dropped_group_is_gone(service: Service) -> None:
@@ -222,8 +222,8 @@ async def test_a_seek_back_delivers_again_and_a_dropped_group_is_gone(service: S
     assert values(await poll(service, "again")) == ["b"]
     await service.drop_group(ANONYMOUS, "again", "workers")
     with pytest.raises(GroupNotFound):
-        service.group(ANONYMOUS, "again", "workers")
-    assert service.groups(ANONYMOUS, "again") == []
+        await service.group(ANONYMOUS, "again", "workers")
+    assert await service.groups(ANONYMOUS, "again") == []
 
 
 async def test_topics_are_made_changed_and_deleted_live(service: Service) -> None:
@@ -236,10 +236,10 @@ async def test_topics_are_made_changed_and_deleted_live(service: Service) -> Non
     await publish(service, "plan", "x", partition=3)
     (leased,) = await poll(service, "plan")
     await settle(service, "plan", NACK, leased, delay_ms=0)
-    assert service.group(ANONYMOUS, "plan", "workers").partitions[3].dead == 1  # max_deliveries is 1 now
+    assert (await service.group(ANONYMOUS, "plan", "workers")).partitions[3].dead == 1  # max_deliveries is 1 now
     await service.delete_topic(ANONYMOUS, "plan")
     with pytest.raises(TopicNotFound):
-        service.topic(ANONYMOUS, "plan")
+        await service.topic(ANONYMOUS, "plan")
     anew = await service.create_topic(ANONYMOUS, "plan", {})
     assert anew.incarnation != made.incarnation
     with pytest.raises(StaleIncarnation):
@@ -249,7 +249,7 @@ async def test_topics_are_made_changed_and_deleted_live(service: Service) -> Non
 async def test_deleting_a_topic_ends_the_polls_that_wait_on_it(service: Service) -> None:
     await service.ensure_topic(ANONYMOUS, "gone")
     waiting = asyncio.create_task(poll(service, "gone", wait_ms=30_000))
-    while service._polling._waiters == set():
+    while service._questions._waiters == set():
         await asyncio.sleep(0)
     await service.delete_topic(ANONYMOUS, "gone")
     with pytest.raises(TopicNotFound):
@@ -327,7 +327,7 @@ async def test_a_full_topic_rejects_at_once_or_drops_its_oldest(service: Service
     await service.alter_topic(ANONYMOUS, "small", {"full_policy": "drop_oldest"})
     for _ in range(20):
         await publish(service, "small", "x" * 100)
-    partition = service.topic(ANONYMOUS, "small").partitions[0]
+    partition = (await service.topic(ANONYMOUS, "small")).partitions[0]
     assert partition.end_offset > 20
 
 
@@ -349,7 +349,7 @@ async def test_draining_refuses_new_work_ends_polls_and_still_takes_acks(service
     await publish(service, "orders", "a", partition=0)
     (leased,) = await poll(service, "orders")
     waiting = asyncio.create_task(poll(service, "orders", wait_ms=30_000))
-    while service._polling._waiters == set():
+    while service._questions._waiters == set():
         await asyncio.sleep(0)
     service.drain()
     assert await waiting == []
@@ -374,7 +374,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     assert server.service.topics(ANONYMOUS) == ["orders"]
     assert values(await poll(server.service, "orders")) == ["b"]
     await publish(server.service, "orders", "c", partition=0)
-    assert server.service.topic(ANONYMOUS, "orders").partitions[0].end_offset == 3
+    assert (await server.service.topic(ANONYMOUS, "orders")).partitions[0].end_offset == 3
     assert (await server.service.open_producer(ANONYMOUS))[0] > producer
     await server.stop()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lanner import batch, limits
 from lanner.broker.calls import (
@@ -19,7 +19,8 @@ from lanner.broker.calls import (
 from lanner.broker.checks import check_number
 from lanner.broker.desk import Desk
 from lanner.broker.replica import Replica
-from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
+from lanner.broker.routes import BrokerRoute, TopicRoute
+from lanner.cluster import Topic, encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import (
     GroupNotFound,
     LannerError,
@@ -36,22 +37,43 @@ from lanner.partition import (
     Seek,
 )
 
+_LEADERS_TIMEOUT_MS: Final = 10_000
+
 
 class Administration(Desk):
     """What operators call."""
 
     async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+        await self.make_topic(identity, name, settings)
+        return await self.topic(identity, name)
+
+    async def make_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> None:
+        """A new topic, on whichever brokers; done when every partition of it has a leader."""
         self._admit(identity, "administer", name)
         given = {"partitions": self._node.settings.default_partitions, **settings}
         checked = TopicSettings.from_dict(given)
         await self._change_cluster(encode_create_topic(name, checked, self._node.now_ms()))
-        return self.topic(identity, name)
+        await self._served(name)
 
     async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+        await self.change_topic(identity, name, settings)
+        return await self.topic(identity, name)
+
+    async def change_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> None:
         self._admit(identity, "administer", name)
         self._topic(name).settings.changed(settings)
-        await self._change_cluster(encode_alter_topic(name, dict(settings)))
-        return self.topic(identity, name)
+        await self._change_cluster(encode_alter_topic(name, dict(settings), self._node.now_ms()))
+        await self._served(name)
+
+    async def _served(self, name: str) -> None:
+        """Wait until every partition of a topic has a leader, or the topic is gone again."""
+
+        def served() -> bool:
+            topic = self._engine.cluster.topics.get(name)
+            return topic is None or self._routes.all_led(topic.set_ids)
+
+        if not served():
+            await self._node.until(served, _LEADERS_TIMEOUT_MS)
 
     async def delete_topic(self, identity: Identity, name: str) -> None:
         self._admit(identity, "administer", name)
@@ -61,32 +83,40 @@ class Administration(Desk):
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         """Make the topic if it is missing and the broker may make topics by itself."""
         self._admit(identity, "publish", name)
-        topic = self._engine.cluster.topics.get(name)
-        if topic is not None:
-            if not all(replica.leads for _, replica in self._replicas(topic, None)):
-                await self._node.all_led()  # somebody else is making it just now
+        if name in self._engine.cluster.topics:
+            await self._served(name)  # somebody else may be making it just now
             return
         if not self.auto_create:
             raise TopicNotFound(f"topic {name!r} does not exist, and this broker makes none by itself", topic=name)
         try:
-            await self.create_topic(identity, name, {})
+            await self.make_topic(identity, name, {})
         except TopicExists:
-            await self._node.all_led()
+            await self._served(name)
 
     def topics(self, identity: Identity) -> list[str]:
         self._admit(identity, "describe")
         return sorted(self._engine.cluster.topics)
 
-    def topic(self, identity: Identity, name: str) -> TopicResult:
+    def topic_route(self, identity: Identity, name: str) -> TopicRoute:
+        """Who leads and who holds each partition, as far as this broker has heard."""
+        self._admit(identity, "describe", name)
+        return self._routes.topic(self._topic(name))
+
+    def broker_routes(self, identity: Identity) -> list[BrokerRoute]:
+        """Every broker, and where it is reached."""
+        self._admit(identity, "describe")
+        return self._routes.brokers()
+
+    async def topic(self, identity: Identity, name: str, partitions: Sequence[int] | None = None) -> TopicResult:
         self._admit(identity, "describe", name)
         found = self._topic(name)
-        partitions = []
-        for number, replica in self._replicas(found, None):
+        states = []
+        for number, replica in self._replicas(found, partitions):
             machine = replica.partition
-            partitions.append(
+            states.append(
                 PartitionStateResult(
                     number,
-                    self.node_id if replica.leads else "",
+                    self.node_id,
                     machine.first_offset,
                     machine.end_offset,
                     machine.stored_bytes,
@@ -95,27 +125,29 @@ class Administration(Desk):
                     machine.lane_depths(),
                 )
             )
-        return TopicResult(found.name, found.incarnation, found.settings.to_dict(), partitions)
+        return TopicResult(found.name, found.incarnation, found.settings.to_dict(), states)
 
-    def groups(self, identity: Identity, topic: str) -> list[str]:
+    async def groups(self, identity: Identity, topic: str, partitions: Sequence[int] | None = None) -> list[str]:
         self._admit(identity, "describe", topic)
         names: set[str] = set()
-        for _, replica in self._replicas(self._topic(topic), None):
+        for _, replica in self._replicas(self._topic(topic), partitions):
             names.update(replica.partition.groups())
         return sorted(names)
 
-    def group(self, identity: Identity, topic: str, group: str) -> GroupResult:
+    async def group(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> GroupResult:
         self._admit(identity, "describe", topic)
         check_name(group, "group")
         now_ms = self._node.now_ms()
         kind = ""
-        partitions = []
-        for number, replica in self._replicas(self._topic(topic), None):
-            if group not in replica.partition.groups():
+        states = []
+        for number, replica in self._replicas(self._topic(topic), partitions):
+            if not replica.partition.has_group(group):
                 continue
             state = replica.partition.describe_group(group, now_ms)
             kind = str(state.kind)
-            partitions.append(
+            states.append(
                 GroupPartitionResult(
                     number,
                     state.offset,
@@ -128,22 +160,26 @@ class Administration(Desk):
                     state.oldest_ms,
                 )
             )
-        if not partitions:
+        if not states:
             raise GroupNotFound(f"topic {topic!r} has no group {group!r}", topic=topic, group=group)
-        return GroupResult(topic, group, kind, partitions)
+        return GroupResult(topic, group, kind, states)
 
-    def _replicas_with(self, topic: str, group: str, partition: int | None = None) -> list[tuple[int, Replica]]:
+    def _replicas_with(self, topic: Topic, group: str, partitions: Sequence[int] | None) -> list[tuple[int, Replica]]:
+        """The replicas of these partitions that know the group; there must be one."""
         check_name(group, "group")
-        replicas = self._replicas(self._topic(topic), None if partition is None else [partition])
-        found = [(number, replica) for number, replica in replicas if group in replica.partition.groups()]
+        replicas = self._replicas(topic, partitions)
+        found = [(number, replica) for number, replica in replicas if replica.partition.has_group(group)]
         if not found:
-            raise GroupNotFound(f"topic {topic!r} has no group {group!r} there", topic=topic, group=group)
+            raise GroupNotFound(f"topic {topic.name!r} has no group {group!r} there", topic=topic.name, group=group)
         return found
 
-    async def drop_group(self, identity: Identity, topic: str, group: str) -> None:
+    async def drop_group(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> None:
         self._admit(identity, "consume", topic)
-        for _, replica in self._replicas_with(topic, group):
-            await self._polling.ask(replica, DropGroup(group))
+        found = self._topic(topic)
+        for partition, _ in self._replicas_with(found, group, partitions):
+            await self._ask(found, partition, DropGroup(group))
 
     async def seek(
         self,
@@ -154,6 +190,7 @@ class Administration(Desk):
         offsets: Mapping[int, int] | None = None,
         time_ms: int | None = None,
         to: str | None = None,
+        partitions: Sequence[int] | None = None,
     ) -> None:
         """Move a group, forward or back; its leases there end."""
         self._admit(identity, "consume", topic)
@@ -163,22 +200,29 @@ class Administration(Desk):
         if to is not None and to not in ("earliest", "latest"):
             raise ValidationError(f"to is {to!r}: choose earliest or latest", field="to")
         found = self._topic(topic)
-        moves: list[tuple[Replica, int | str]] = []
+        moves: list[tuple[int, int | str]] = []
         if offsets is not None:
             for partition, offset in offsets.items():
                 check_number("offset", offset, 0, limits.OFFSET_MAX)
-                moves.append((self._replica(found, partition), offset))
+                self._replica(found, partition)
+                moves.append((partition, offset))
         else:
             if time_ms is not None:
                 check_number("time_ms", time_ms, 0, limits.TIME_MS_MAX)
-            for _, replica in self._replicas_with(topic, group):
+            for partition, replica in self._replicas_with(found, group, partitions):
                 target = replica.partition.offset_at_time(time_ms) if time_ms is not None else to
                 assert target is not None
-                moves.append((replica, target))
-        await asyncio.gather(*(self._polling.ask(replica, Seek(group, target)) for replica, target in moves))
+                moves.append((partition, target))
+        await asyncio.gather(*(self._ask(found, partition, Seek(group, target)) for partition, target in moves))
 
     async def dead_letters(
-        self, identity: Identity, topic: str, group: str, partition: int | None, start_offset: int, limit: int
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        start_offset: int,
+        limit: int,
     ) -> DeadLettersResult:
         """What a group gave up on, with the messages themselves."""
         self._admit(identity, "consume", topic)
@@ -186,7 +230,7 @@ class Administration(Desk):
         check_number("limit", limit, 1, limits.LIST_ITEMS_MAX)
         total = 0
         found: list[tuple[int, Replica, Any]] = []
-        for number, replica in self._replicas_with(topic, group, partition):
+        for number, replica in self._replicas_with(self._topic(topic), group, partitions):
             machine = replica.partition
             total += machine.dead_count(group)
             if len(found) < limit:
@@ -209,43 +253,67 @@ class Administration(Desk):
         return DeadLettersResult(letters, total)
 
     async def redrive(
-        self, identity: Identity, topic: str, group: str, partition: int | None, offsets: Sequence[int] | None
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        offsets: Sequence[int] | None,
     ) -> int:
         """Put dead letters back into their lanes; how many."""
-        return await self._choose_dead(identity, topic, group, partition, offsets, Redrive)
+        return await self._choose_dead(identity, topic, group, partitions, offsets, Redrive)
 
     async def discard(
-        self, identity: Identity, topic: str, group: str, partition: int | None, offsets: Sequence[int] | None
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        offsets: Sequence[int] | None,
     ) -> int:
         """Let go of dead letters for good; how many."""
-        return await self._choose_dead(identity, topic, group, partition, offsets, Discard)
+        return await self._choose_dead(identity, topic, group, partitions, offsets, Discard)
 
     async def _choose_dead(
         self,
         identity: Identity,
         topic: str,
         group: str,
-        partition: int | None,
+        partitions: Sequence[int] | None,
         offsets: Sequence[int] | None,
         kind: Callable[..., Any],
     ) -> int:
         self._admit(identity, "consume", topic)
         if offsets is not None:
-            if partition is None:
+            if partitions is None or len(partitions) != 1:
                 raise ValidationError("offsets need the partition they belong to", field="partition")
             check_number("offsets", len(offsets), 1, limits.SETTLE_RANGES_MAX)
         total = 0
-        for _, replica in self._replicas_with(topic, group, partition):
+        found = self._topic(topic)
+        for partition, _ in self._replicas_with(found, group, partitions):
             while True:  # a decision takes a bounded number of them
-                count, _ = await self._polling.ask(replica, kind(group, offsets))
+                count = await self._ask(found, partition, kind(group, offsets))
                 total += count
                 if offsets is not None or not count:
                     break
         return total
 
-    def raft_status(self, identity: Identity, topic: str, partition: int) -> dict[str, object]:
+    async def raft_status(self, identity: Identity, topic: str, partition: int, node_id: str = "") -> dict[str, object]:
+        """How the log of a partition stands: of the leader's replica, or of the one on the broker that is named."""
         self._admit(identity, "describe", topic)
-        return self._replica(self._topic(topic), partition).node.status()
+        found = self._topic(topic)
+        self._check_partition(found, partition)
+        replica = self._engine.replicas.get(found.set_ids[partition])
+        if replica is None or (node_id != self.node_id and not replica.leads):
+            raise self._routes.not_leader(found, partition)
+        route = self._routes.topic(found).partitions[partition]
+        names = [self._routes.name_of(holder) for holder in route.replicas]
+        return {
+            **replica.node.status(),
+            "broker": self._routes.name_of(self.node_id),
+            "leader_broker": self._routes.name_of(route.leader) if route.leader else "",
+            "replicas": names,
+        }
 
 
 def _one_message(payload: bytes | None, position: int) -> bytes:

@@ -76,6 +76,7 @@ class LeasedBatch(NamedTuple):
 class PollResult(NamedTuple):
     batches: Sequence[LeasedBatch]
     limited: bool
+    priority: int = -1  # the most urgent lane that still has something here; -1: none
 
 
 class SettleItem(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lanner import limits
 from lanner.broker.calls import SettleItem
 from lanner.errors import ValidationError
+from lanner.model import LANES
 
 
 def check_number(what: str, value: object, low: int, high: int) -> None:
@@ -13,7 +14,14 @@ def check_number(what: str, value: object, low: int, high: int) -> None:
 
 
 def check_poll(
-    member: str, sequence: int, max_messages: int, max_bytes: int, wait_ms: int, lease_ms: int, start: str
+    member: str,
+    sequence: int,
+    max_messages: int,
+    max_bytes: int,
+    wait_ms: int,
+    lease_ms: int,
+    start: str,
+    min_priority: int = 0,
 ) -> None:
     if not 1 <= len(member) <= limits.MEMBER_LENGTH_MAX:
         raise ValidationError(f"member must have 1 to {limits.MEMBER_LENGTH_MAX} characters", field="member")
@@ -23,6 +31,11 @@ def check_poll(
     check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)
     if lease_ms != -1:
         check_number("lease_ms", lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
+    check_number("min_priority", min_priority, 0, LANES - 1)
+    check_start(start)
+
+
+def check_start(start: str) -> None:
     if start not in ("earliest", "latest"):
         raise ValidationError(f"start is {start!r}: choose earliest or latest", field="start")
 

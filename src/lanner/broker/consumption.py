@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lanner import limits
 from lanner.broker.calls import (
@@ -14,12 +14,14 @@ from lanner.broker.calls import (
     SettleItem,
     SettleResult,
 )
-from lanner.broker.checks import check_poll, check_settle
+from lanner.broker.checks import check_number, check_poll, check_settle, check_start
 from lanner.broker.delivery import messages_of
 from lanner.broker.desk import Desk
-from lanner.errors import ValidationError
+from lanner.errors import NotLeader, ValidationError
 from lanner.model import check_name
 from lanner.partition import Poll, Release, Settle
+
+_NOT_LED: Final = SettleResult(NotLeader.code, 0)
 
 
 class Consumption(Desk):
@@ -40,11 +42,12 @@ class Consumption(Desk):
         lease_ms: int = -1,
         auto_ack: bool = False,
         start: str = "earliest",
+        min_priority: int = 0,  # nothing less urgent: another broker has something better
     ) -> PollResult:
         """Lease messages, the most urgent first; waits for up to wait_ms when there are none."""
         self._admit(identity, "consume", topic)
         check_name(group, "group")
-        check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start)
+        check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start, min_priority)
         request = Poll(
             group=group,
             member=member,
@@ -54,21 +57,56 @@ class Consumption(Desk):
             lease_ms=None if lease_ms < 0 else lease_ms,
             auto_ack=auto_ack,
             start=start,
+            min_lane=min_priority,
         )
         deadline = self._loop.time() + wait_ms / 1_000
         while True:
-            replicas = self._replicas(self._topic(topic), partitions)  # anew each time: topics grow, and go
-            leased, limited = await self._polling.lease(replicas, request)
+            found = self._topic(topic)  # anew each time: topics grow, and go
+            replicas = self._replicas(found, partitions)
+            try:
+                leased, limited = await self._polling.lease(replicas, request)
+            except NotLeader:
+                raise self._lost_one(found, replicas) from None
             if leased:
                 try:
-                    return PollResult(await self._polling.read(leased), limited)
+                    batches = await self._leases.read(leased)
                 except BaseException:
                     self._polling.give_back(request, leased)
                     raise
+                return PollResult(batches, limited, self._polling.best_lane(replicas, group))
             left = deadline - self._loop.time()
             if left <= 0 or self._draining:
-                return PollResult((), limited)
-            await self._polling.something_deliverable([replica for _, replica in replicas], left)
+                return PollResult((), limited, self._polling.best_lane(replicas, group))
+            await self._questions.news([replica for _, replica in replicas], left)
+
+    async def glance(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None = None,
+        wait_ms: int = 0,
+        start: str = "earliest",
+    ) -> int:
+        """The most urgent lane with something for the group, leasing nothing; waits while there is none; -1: none."""
+        self._admit(identity, "consume", topic)
+        check_name(group, "group")
+        check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)
+        check_start(start)
+        deadline = self._loop.time() + wait_ms / 1_000
+        while True:
+            found = self._topic(topic)
+            replicas = self._replicas(found, partitions)
+            try:
+                await self._polling.make_group(replicas, group, start)
+            except NotLeader:
+                raise self._lost_one(found, replicas) from None
+            self._polling.check_kind(replicas, group)
+            lane = self._polling.best_lane(replicas, group)
+            left = deadline - self._loop.time()
+            if lane >= 0 or left <= 0 or self._draining:
+                return lane
+            await self._questions.news([replica for _, replica in replicas], left)
 
     async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
         """A poll, decoded: for doors whose callers cannot read batches."""
@@ -98,13 +136,16 @@ class Consumption(Desk):
         by_partition: dict[int, list[int]] = {}
         for place, item in enumerate(items):
             check_settle(item)
-            self._replica(found, item.partition)
+            self._check_partition(found, item.partition)
             by_partition.setdefault(item.partition, []).append(place)
-        results: list[SettleResult] = [SettleResult(0, 0)] * len(items)
+        results: list[SettleResult] = [_NOT_LED] * len(items)
 
         async def settle_in(partition: int, places: list[int]) -> None:
             request = kind(group, [tuple(items[place])[1:] for place in places])
-            answers, _ = await self._polling.ask(self._replica(found, partition), request)
+            try:
+                answers = await self._ask(found, partition, request)
+            except NotLeader:
+                return  # those of other partitions take effect all the same
             for place, (code, count) in zip(places, answers, strict=True):
                 results[place] = SettleResult(code, count)
 

@@ -1,4 +1,7 @@
-"""Where every call reports first: who calls, what is named, and which replica serves it."""
+"""Where every call reports first: who calls, what is named, and which replica serves it.
+
+A partition that is not led here is served elsewhere: the caller is told by whom (NotLeader), before anything is done.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lanner.broker.calls import Identity
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.leases import LeaseReader
 from lanner.broker.node import Node
 from lanner.broker.polling import Polling
 from lanner.broker.publishing import Router
+from lanner.broker.questions import Questions
 from lanner.broker.replica import Replica
-from lanner.cluster import Topic
+from lanner.broker.routes import Routes
+from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import (
-    LannerError,
+    NotLeader,
     PartitionNotFound,
     ServiceUnavailable,
     StaleIncarnation,
@@ -34,15 +39,24 @@ class Desk:
         self._router = Router()
         self._producer_ids: Iterable[int] = iter(())
         self._draining = False
-        self._polling = Polling(node, self._router)
+        self._questions = Questions(node)
+        self._polling = Polling(node, self._router, self._questions)
+        self._leases = LeaseReader(node)
+        self._routes = Routes(node)
         self.auto_create = node.settings.auto_create_topics
-        self.cluster_id = node.directory.cluster_id
-        self.node_id = node.directory.node_id
-        self.addresses: dict[str, tuple[str, int]] = {}
+        self.node_id = node.node_id
+        self.addresses = self._routes.addresses
+
+    @property
+    def cluster_id(self) -> str:
+        return self._node.cluster_id
 
     @property
     def ready(self) -> bool:
-        return not self._draining and not self._node.failed.done() and self._engine.led
+        """Whether it serves: it knows the metadata's leader, and every partition that should be served here is."""
+        if self._draining or self._node.failed.done():
+            return False
+        return self._routes.leader_of(METADATA_SET) != ""
 
     @property
     def healthy(self) -> bool:
@@ -51,7 +65,7 @@ class Desk:
     def drain(self) -> None:
         """Refuse new work and end the long polls, so that the doors can close without cutting anybody off."""
         self._draining = True
-        self._polling.wake_all()
+        self._questions.wake_all()
 
     def _admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
         """Who may do what, and what may be named. Access rules hang here; for now everybody may do everything."""
@@ -72,32 +86,46 @@ class Desk:
             raise StaleIncarnation(f"topic {name!r} was deleted and created again; look it up anew", topic=name)
         return topic
 
-    def _replica(self, topic: Topic, partition: int) -> Replica:
+    def _check_partition(self, topic: Topic, partition: int) -> None:
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < len(topic.set_ids):
             raise PartitionNotFound(
                 f"topic {topic.name!r} has partitions 0 to {len(topic.set_ids) - 1}, not {partition!r}",
                 topic=topic.name,
                 partition=partition,
             )
-        return self._engine.replica(topic.set_ids[partition])
+
+    def _replica(self, topic: Topic, partition: int) -> Replica:
+        self._check_partition(topic, partition)
+        replica = self._engine.replicas.get(topic.set_ids[partition])
+        if replica is None or not replica.leads:
+            raise self._routes.not_leader(topic, partition)
+        return replica
 
     def _replicas(self, topic: Topic, partitions: Sequence[int] | None) -> list[tuple[int, Replica]]:
+        """The replicas of these partitions, of all of them for None; each must be led here."""
         chosen = range(len(topic.set_ids)) if partitions is None else dict.fromkeys(partitions)
         return [(partition, self._replica(topic, partition)) for partition in chosen]
 
+    async def _ask(self, topic: Topic, partition: int, request: Any) -> Any:
+        """Put a question to a partition that is led here; what it answered."""
+        try:
+            answer, _ = await self._questions.ask(self._replica(topic, partition), request)
+        except NotLeader:
+            raise self._lost(topic, partition) from None
+        return answer
+
+    def _lost(self, topic: Topic, partition: int) -> NotLeader:
+        """Leadership went while something was on its way: it may have taken effect, or not."""
+        place = f"{topic.name}/{partition}"
+        return self._routes.not_leader(
+            topic, partition, f"the leader of {place} changed before the outcome was known; ask again"
+        )
+
+    def _lost_one(self, topic: Topic, replicas: Sequence[tuple[int, Replica]]) -> NotLeader:
+        """The same for a call over several partitions, about one that is no longer led here."""
+        gone = next((partition for partition, replica in replicas if not replica.leads), replicas[0][0])
+        return self._lost(topic, gone)
+
     async def _change_cluster(self, command: bytes) -> Any:
-        """Put a change into the cluster's log; its result once it has applied and this broker follows it."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def applied(result: Any) -> None:
-            self._node.reconcile()
-            if not future.done():
-                future.set_result(result)
-
-        self._engine.propose(CLUSTER_SET, command, applied)
-        self._node.kick()
-        result = await future
-        if isinstance(result, LannerError):
-            raise result
-        await self._node.all_led()
-        return result
+        """Put a change into the cluster's log; its result once it has applied on this broker, too."""
+        return await self._node.propose_cluster(command)

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lanner import limits
 from lanner.broker.engine import CLUSTER_SET, Engine
 from lanner.broker.settings import BrokerSettings
-from lanner.errors import LannerError, StorageFailed, StorageFull
+from lanner.errors import DeadlineExceeded, LannerError, StorageFailed, StorageFull
 from lanner.ledger import Commit, Files, Ledger, Location, perform, perform_preparation, read_entry
 from lanner.storage import DataDirectory, open_directory
 
@@ -120,9 +120,51 @@ class Node:
                 return
             await self._commit_done()
 
-    async def all_led(self) -> None:
-        """Wait until every partition here has a leader that may decide."""
-        await self._until(lambda: self.engine.led)
+    # ------------------------------------------------------------------ what the service asks of a cluster
+
+    @property
+    def node_id(self) -> str:
+        return self.directory.node_id
+
+    @property
+    def name(self) -> str:
+        return self.directory.node_id[:8]
+
+    @property
+    def cluster_id(self) -> str:
+        return self.directory.cluster_id
+
+    def leader_of(self, set_id: int) -> str:
+        """The node id of a set's leader; empty while it is not known."""
+        replica = self.engine.replicas.get(set_id)
+        return self.node_id if replica is not None and replica.leads else ""
+
+    def address_of(self, node_id: str) -> tuple[str, int] | None:
+        return None
+
+    async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> Any:
+        """Put a change into the cluster's log; its result once it has applied and this broker follows it."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def applied(result: Any) -> None:
+            self.reconcile()
+            if not future.done():
+                future.set_result(result)
+
+        self.engine.propose(CLUSTER_SET, command, applied)
+        self.kick()
+        result = await future
+        if isinstance(result, LannerError):
+            raise result
+        return result
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
+        """Wait for something that the next commits may bring about."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                await self._until(condition)
+        except TimeoutError:
+            raise DeadlineExceeded() from None
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

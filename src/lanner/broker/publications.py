@@ -16,6 +16,7 @@ from lanner.cluster import encode_allocate_producers
 from lanner.errors import (
     LannerError,
     MessageTooLarge,
+    NotLeader,
     Overloaded,
     StorageFull,
     TopicFull,
@@ -46,11 +47,15 @@ class Publications(Desk):
             if future.done():
                 return
             if isinstance(result, LannerError):
-                future.set_exception(result)
+                # Stored or not: under the same producer sequence, the next leader answers with the first result.
+                future.set_exception(self._lost(found, partition) if isinstance(result, NotLeader) else result)
             else:
                 future.set_result(result)
 
-        self._engine.propose(replica.set_id, encode_append(self._node.now_ms(), data), applied)
+        try:
+            self._engine.propose(replica.set_id, encode_append(self._node.now_ms(), data), applied)
+        except NotLeader:  # it is being handed over
+            raise self._routes.not_leader(found, partition) from None
         self._node.kick()
         return future
 

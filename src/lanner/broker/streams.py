@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lanner import limits
 from lanner.broker.calls import (
@@ -41,14 +41,16 @@ class Streams(Desk):
         check_number("offset", offset, 0, limits.OFFSET_MAX)
         check_number("max_bytes", max_bytes, 1, limits.FETCH_BYTES_MAX)
         check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)
-        machine = replica.partition
-        if offset >= machine.end_offset and wait_ms and not self._draining:
+        if offset >= replica.partition.end_offset and wait_ms and not self._draining:
             deadline = self._loop.time() + wait_ms / 1_000
-            while offset >= machine.end_offset and not self._draining and not replica.closed:
+            while offset >= replica.partition.end_offset and not self._draining and not replica.closed:
                 left = deadline - self._loop.time()
                 if left <= 0:
                     break
-                await self._polling.something_deliverable([replica], left)
+                await self._questions.news([replica], left)
+                if not replica.leads and not replica.closed:
+                    raise self._routes.not_leader(found, partition)
+        machine = replica.partition
         refs = machine.batches_from(offset, max_bytes)
         payloads = await self._node.payloads([(replica.set_id, ref.index) for ref in refs])
         batches: list[FetchedBatch] = []
@@ -63,14 +65,14 @@ class Streams(Desk):
         return FetchResult(machine.first_offset, machine.end_offset, next_offset, batches, found.incarnation)
 
     async def peek(
-        self, identity: Identity, topic: str, partition: int | None, offset: int, max_messages: int
+        self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int
     ) -> list[Message]:
         """Look without leasing: the most urgent first among what is at or after the offset."""
         self._admit(identity, "consume", topic)
         check_number("offset", offset, 0, limits.OFFSET_MAX)
         check_number("batch", max_messages, 1, limits.LIST_ITEMS_MAX)
         found = self._topic(topic)
-        replicas = self._replicas(found, None if partition is None else [partition])
+        replicas = self._replicas(found, partitions)
         messages: list[Message] = []
         for lane in range(9, -1, -1):
             for number, replica in replicas:
@@ -107,28 +109,32 @@ class Streams(Desk):
             check_number("offset", offset, 0, limits.OFFSET_MAX)
         await asyncio.gather(
             *(
-                self._polling.ask(self._replica(found, partition), CommitOffset(group, offset))
+                self._ask(found, partition, CommitOffset(group, offset))
                 for partition, offset in offsets.items()
             )
         )
 
-    async def committed(self, identity: Identity, topic: str, group: str) -> dict[int, int]:
+    async def committed(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> dict[int, int]:
         self._admit(identity, "consume", topic)
         check_name(group, "group")
         offsets: dict[int, int] = {}
-        for number, replica in self._replicas(self._topic(topic), None):
+        for number, replica in self._replicas(self._topic(topic), partitions):
             offset = replica.partition.committed(group)
             if offset is not None:
                 offsets[number] = offset
         return offsets
 
-    async def offsets(self, identity: Identity, topic: str, time_ms: int = -1) -> tuple[int, list[OffsetsResult]]:
+    async def offsets(
+        self, identity: Identity, topic: str, time_ms: int = -1, partitions: Sequence[int] | None = None
+    ) -> tuple[int, list[OffsetsResult]]:
         """Where each partition begins and ends, and what it held at a time."""
         self._admit(identity, "consume", topic)
         check_number("time_ms", time_ms, -1, limits.TIME_MS_MAX)
         found = self._topic(topic)
         results = []
-        for number, replica in self._replicas(found, None):
+        for number, replica in self._replicas(found, partitions):
             machine = replica.partition
             at_time = machine.offset_at_time(time_ms) if time_ms >= 0 else -1
             results.append(OffsetsResult(number, machine.first_offset, machine.end_offset, at_time))

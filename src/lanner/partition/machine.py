@@ -101,6 +101,11 @@ class Partition:
     def has_group(self, group: str) -> bool:
         return group in self._state.groups
 
+    def kind_of(self, group: str) -> GroupKind | None:
+        """How a group is used; None: it is not there."""
+        found = self._state.groups.get(group)
+        return None if found is None else found.kind
+
     def has_polled(self, group: str, member: str, sequence: int) -> bool:
         """Whether this very poll was answered before and some of what it got is still leased."""
         found = self._state.groups.get(group)

@@ -25,6 +25,7 @@ ERROR: Final = 0xFF  # or this, with an ErrorReply
 Name = Annotated[str, Meta(max_length=limits.NAME_LENGTH_MAX)]
 Address = Annotated[str, Meta(max_length=limits.ADDRESS_LENGTH_MAX)]
 PartitionId = Annotated[int, Meta(ge=0, lt=limits.PARTITIONS_MAX)]
+Partitions = Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)]  # all led where it is asked
 Number = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]  # offsets, tokens, counts, times, bytes
 NumberOrNone = Annotated[int, Meta(ge=-1, le=limits.OFFSET_MAX)]  # -1: not given
 OffsetsByPartition = Annotated[dict[PartitionId, Number], Meta(max_length=limits.PARTITIONS_MAX)]
@@ -241,7 +242,7 @@ class Poll(Control):
     topic: Name
     member: Annotated[str, Meta(max_length=limits.MEMBER_LENGTH_MAX)]
     sequence: NumberOrNone  # of this member, rising; repeated, the same leases come back; -1: never repeated
-    partitions: Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)] | None = None  # None: all
+    partitions: Partitions | None = None  # None: all
     max_messages: Number = 500
     max_bytes: Number = 1 << 20
     wait_ms: Number = 0
@@ -284,7 +285,7 @@ class Glance(Control):
 
     group: Name
     topic: Name
-    partitions: Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)] | None = None
+    partitions: Partitions | None = None
     wait_ms: Number = 0
     start: Name = "earliest"  # a group that does not exist yet begins here
 
@@ -309,6 +310,7 @@ class Peek(Control):
     offset: Number = 0
     max_messages: Number = 1
     max_bytes: Number = 1 << 20
+    partitions: Partitions | None = None
 
 
 class PeekedMessage(Control):
@@ -339,6 +341,7 @@ class Commit(Control):
 class Committed(Control):
     group: Name
     topic: Name
+    partitions: Partitions | None = None
 
 
 class CommittedReply(Control):
@@ -348,6 +351,7 @@ class CommittedReply(Control):
 class Offsets(Control):
     topic: Name
     time_ms: NumberOrNone = -1  # -1: earliest and end only; else also the first offset appended at or after this time
+    partitions: Partitions | None = None
 
 
 class PartitionOffsets(Control):
@@ -379,6 +383,7 @@ class TopicName(Control):
     """DELETE_TOPIC, DESCRIBE_TOPIC, LIST_GROUPS."""
 
     name: Name
+    partitions: Partitions | None = None
 
 
 class PartitionState(Control):
@@ -404,6 +409,7 @@ class GroupName(Control):
 
     topic: Name
     group: Name
+    partitions: Partitions | None = None
 
 
 class GroupsReply(Control):
@@ -437,6 +443,7 @@ class Seek(Control):
     offsets: OffsetsByPartition | None = None
     time_ms: Number | None = None
     to: Name | None = None
+    partitions: Partitions | None = None
 
 
 class ListDead(Control):
@@ -445,6 +452,7 @@ class ListDead(Control):
     partition: PartitionId | None = None
     start_offset: Number = 0
     limit: Number = 100
+    partitions: Partitions | None = None
 
 
 class DeadLetter(Control):
@@ -472,6 +480,7 @@ class DeadChoice(Control):
     group: Name
     partition: PartitionId | None = None
     offsets: Annotated[list[Number], Meta(max_length=limits.SETTLE_RANGES_MAX)] | None = None
+    partitions: Partitions | None = None
 
 
 class CountReply(Control):

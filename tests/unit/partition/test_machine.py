@@ -183,6 +183,7 @@ def test_the_shell_can_ask_whether_a_poll_was_answered_before(bench: Any) -> Non
     assert not bench.partition.has_group("g") and not bench.partition.has_polled("g", "m", 7)
     token = bench.poll(sequence=7).token
     assert bench.partition.has_group("g") and bench.partition.has_polled("g", "m", 7)
+    assert bench.partition.kind_of("g") == "queue" and bench.partition.kind_of("nobody") is None
     bench.settle((token, 0, 1, 1))
     assert not bench.partition.has_polled("g", "m", 7)
 

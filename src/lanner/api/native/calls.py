@@ -36,16 +36,18 @@ async def metadata(service: Service, identity: Identity, asked: messages.Metadat
         try:
             if asked.create and named:
                 await service.ensure_topic(identity, name)
-            topic = service.topic(identity, name)
+            topic = service.topic_route(identity, name)
         except LannerError as error:
             topics.append(messages.TopicInfo(name, 0, [], error=error.code))
             continue
-        partitions = [messages.PartitionInfo(part.id, part.leader) for part in topic.partitions]
+        partitions = [messages.PartitionInfo(part.id, part.leader, list(part.replicas)) for part in topic.partitions]
         # Settings go only to those who ask by name: ten thousand topics must fit into one frame.
         settings = dict(topic.settings) if named else {}
         topics.append(messages.TopicInfo(name, topic.incarnation, partitions, settings))
-    host, port = service.addresses.get("native", ("", 0))
-    brokers = [messages.BrokerInfo(service.node_id, host, port)]
+    brokers = [
+        messages.BrokerInfo(broker.node_id, broker.host, broker.port, broker.name, broker.rack, broker.http)
+        for broker in service.broker_routes(identity)
+    ]
     return Answer(messages.MetadataReply(service.cluster_id, brokers, topics))
 
 
@@ -71,7 +73,12 @@ def polled(found: calls.PollResult) -> Answer:
         )
         for item in found.batches
     ]
-    return Answer(messages.Polled(batches, found.limited), [item.data for item in found.batches])
+    return Answer(messages.Polled(batches, found.limited, found.priority), [item.data for item in found.batches])
+
+
+async def glance(service: Service, identity: Identity, asked: messages.Glance) -> Answer:
+    priority = await service.glance(identity, asked.topic, asked.group, asked.partitions, asked.wait_ms, asked.start)
+    return Answer(messages.Glanced(priority))
 
 
 def settle_items(items: Sequence[messages.SettleItem]) -> list[calls.SettleItem]:
@@ -96,7 +103,8 @@ async def release(service: Service, identity: Identity, asked: messages.Release)
 
 
 async def peek(service: Service, identity: Identity, asked: messages.Peek) -> Answer:
-    found = await service.peek(identity, asked.topic, asked.partition, asked.offset, asked.max_messages)
+    partitions = _partitions(asked)
+    found = await service.peek(identity, asked.topic, partitions, asked.offset, asked.max_messages)
     shown: list[messages.PeekedMessage] = []
     size = 0
     for message in found:
@@ -126,11 +134,12 @@ async def commit(service: Service, identity: Identity, asked: messages.Commit) -
 
 
 async def committed(service: Service, identity: Identity, asked: messages.Committed) -> Answer:
-    return Answer(messages.CommittedReply(await service.committed(identity, asked.topic, asked.group)))
+    offsets = await service.committed(identity, asked.topic, asked.group, asked.partitions)
+    return Answer(messages.CommittedReply(offsets))
 
 
 async def offsets(service: Service, identity: Identity, asked: messages.Offsets) -> Answer:
-    incarnation, found = await service.offsets(identity, asked.topic, asked.time_ms)
+    incarnation, found = await service.offsets(identity, asked.topic, asked.time_ms, asked.partitions)
     return Answer(messages.OffsetsReply([messages.PartitionOffsets(*item) for item in found], incarnation))
 
 
@@ -148,7 +157,7 @@ async def delete_topic(service: Service, identity: Identity, asked: messages.Top
 
 
 async def describe_topic(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
-    return _description(service.topic(identity, asked.name))
+    return _description(await service.topic(identity, asked.name, asked.partitions))
 
 
 def _description(topic: calls.TopicResult) -> Answer:
@@ -157,11 +166,11 @@ def _description(topic: calls.TopicResult) -> Answer:
 
 
 async def list_groups(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
-    return Answer(messages.GroupsReply(service.groups(identity, asked.name)))
+    return Answer(messages.GroupsReply(await service.groups(identity, asked.name, asked.partitions)))
 
 
 async def describe_group(service: Service, identity: Identity, asked: messages.GroupName) -> Answer:
-    found = service.group(identity, asked.topic, asked.group)
+    found = await service.group(identity, asked.topic, asked.group, asked.partitions)
     partitions = [
         messages.GroupPartition(*part[:7], depth=dict(part.depth), oldest_ms=part.oldest_ms)
         for part in found.partitions
@@ -170,31 +179,44 @@ async def describe_group(service: Service, identity: Identity, asked: messages.G
 
 
 async def drop_group(service: Service, identity: Identity, asked: messages.GroupName) -> Answer:
-    await service.drop_group(identity, asked.topic, asked.group)
+    await service.drop_group(identity, asked.topic, asked.group, asked.partitions)
     return _CONFIRMED
 
 
 async def seek(service: Service, identity: Identity, asked: messages.Seek) -> Answer:
-    await service.seek(identity, asked.topic, asked.group, offsets=asked.offsets, time_ms=asked.time_ms, to=asked.to)
+    await service.seek(
+        identity,
+        asked.topic,
+        asked.group,
+        offsets=asked.offsets,
+        time_ms=asked.time_ms,
+        to=asked.to,
+        partitions=asked.partitions,
+    )
     return _CONFIRMED
 
 
 async def list_dead(service: Service, identity: Identity, asked: messages.ListDead) -> Answer:
     found = await service.dead_letters(
-        identity, asked.topic, asked.group, asked.partition, asked.start_offset, asked.limit
+        identity, asked.topic, asked.group, _partitions(asked), asked.start_offset, asked.limit
     )
     letters = [messages.DeadLetter(*letter[:7], size=len(letter.data)) for letter in found.letters]
     return Answer(messages.DeadLetters(letters, found.total), [letter.data for letter in found.letters])
 
 
 async def redrive(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:
-    count = await service.redrive(identity, asked.topic, asked.group, asked.partition, asked.offsets)
+    count = await service.redrive(identity, asked.topic, asked.group, _partitions(asked), asked.offsets)
     return Answer(messages.CountReply(count))
 
 
 async def discard(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:
-    count = await service.discard(identity, asked.topic, asked.group, asked.partition, asked.offsets)
+    count = await service.discard(identity, asked.topic, asked.group, _partitions(asked), asked.offsets)
     return Answer(messages.CountReply(count))
+
+
+def _partitions(asked: messages.Peek | messages.ListDead | messages.DeadChoice) -> Sequence[int] | None:
+    """One partition, or several that the asker knows to be led here; None: all."""
+    return asked.partitions if asked.partition is None else [asked.partition]
 
 
 CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]] = {
@@ -204,6 +226,7 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
     Command.SETTLE: settle,
     Command.RELEASE: release,
     Command.PEEK: peek,
+    Command.GLANCE: glance,
     Command.COMMIT: commit,
     Command.COMMITTED: committed,
     Command.OFFSETS: offsets,
@@ -223,7 +246,6 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
 # Brokers of one cluster are still to learn these.
 NOT_YET: Final = frozenset(
     {
-        Command.GLANCE,
         Command.DESCRIBE_CLUSTER,
         Command.DESCRIBE_PARTITIONS,
         Command.CHANGE_CLUSTER,

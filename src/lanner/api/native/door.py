@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
 _PUBLISH: Final = Command.PUBLISH
-_LONG: Final = frozenset({Command.POLL, Command.FETCH})  # these may wait; without a client there is nobody to wait for
+# These may wait; without a client there is nobody to wait for.
+_LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE})
 
 
 class NativeDoor:
@@ -288,6 +289,7 @@ class _Session:
                 lease_ms=asked.lease_ms,
                 auto_ack=asked.auto_ack,
                 start=asked.start,
+                min_priority=asked.min_priority,
             )
         except Exception as problem:
             if settling is not None:

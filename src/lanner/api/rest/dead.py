@@ -15,9 +15,9 @@ from lanner.model import priority_name
 
 async def list_dead(call: Call[NoBody, DeadQuery]) -> DeadReply:
     query = call.query
-    partition = None if isinstance(query.partition, UnsetType) else query.partition
+    partitions = None if isinstance(query.partition, UnsetType) else [query.partition]
     found = await call.service.dead_letters(
-        call.identity, call.topic, call.group, partition, query.start_offset, query.limit
+        call.identity, call.topic, call.group, partitions, query.start_offset, query.limit
     )
     return DeadReply(
         topic=call.topic,
@@ -28,21 +28,21 @@ async def list_dead(call: Call[NoBody, DeadQuery]) -> DeadReply:
 
 
 async def redrive_dead(call: Call[DeadChoice, NoQuery]) -> CountReply:
-    partition, offsets = _choice(call.body)
-    return CountReply(count=await call.service.redrive(call.identity, call.topic, call.group, partition, offsets))
+    partitions, offsets = _choice(call.body)
+    return CountReply(count=await call.service.redrive(call.identity, call.topic, call.group, partitions, offsets))
 
 
 async def discard_dead(call: Call[DeadChoice, NoQuery]) -> CountReply:
-    partition, offsets = _choice(call.body)
-    return CountReply(count=await call.service.discard(call.identity, call.topic, call.group, partition, offsets))
+    partitions, offsets = _choice(call.body)
+    return CountReply(count=await call.service.discard(call.identity, call.topic, call.group, partitions, offsets))
 
 
-def _choice(body: DeadChoice) -> tuple[int | None, list[int] | None]:
-    partition = None if isinstance(body.partition, UnsetType) else body.partition
+def _choice(body: DeadChoice) -> tuple[list[int] | None, list[int] | None]:
+    partitions = None if isinstance(body.partition, UnsetType) else [body.partition]
     offsets = None if isinstance(body.offsets, UnsetType) else body.offsets
-    if offsets is not None and partition is None:
+    if offsets is not None and partitions is None:
         raise ValidationError("offsets need their partition: give it too", field="partition")
-    return partition, offsets
+    return partitions, offsets
 
 
 def _shown(topic: str, letter: DeadLetterResult) -> DeadMessage:

@@ -73,7 +73,7 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
         start="earliest",
     )
     messages = [item.message for item in delivered]
-    next_offset = _floor(call, group, known, partitions)
+    next_offset = await _floor(call, group, known, partitions)
     return ConsumeReply(
         topic=call.topic,
         consumerID=query.consumerID,
@@ -89,8 +89,8 @@ async def peek(call: Call[NoBody, PeekQuery]) -> PeekReply:
     query = call.query
     _, known = await call.service.offsets(call.identity, call.topic)
     partitions = _chosen(call.topic, known, query.partitionID)
-    partition = None if isinstance(query.partitionID, UnsetType) else query.partitionID
-    messages = await call.service.peek(call.identity, call.topic, partition, query.offset, query.batch)
+    chosen = None if isinstance(query.partitionID, UnsetType) else partitions
+    messages = await call.service.peek(call.identity, call.topic, chosen, query.offset, query.batch)
     starts = {
         state.partition: max(query.offset, state.first_offset) for state in known if state.partition in partitions
     }
@@ -109,7 +109,7 @@ async def list_topics(call: Call[NoBody, NoQuery]) -> TopicsReply:
 
 
 async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
-    known = call.service.topic(call.identity, call.topic)
+    known = await call.service.topic(call.identity, call.topic)
     return PartitionsReply(
         topic=known.name,
         partitions=[
@@ -133,7 +133,7 @@ async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
 async def raft_stats(call: Call[NoBody, RaftStatsQuery]) -> Mapping[str, str]:
     """Every value is text, as it was in FalconQ."""
     topic = check_name(call.query.topic, "topic")
-    status = call.service.raft_status(call.identity, topic, call.query.partitionID)
+    status = await call.service.raft_status(call.identity, topic, call.query.partitionID)
     flat = {name: _flat(value) for name, value in status.items()}
     flat["state"] = flat.get("state", "").capitalize()
     return flat
@@ -175,12 +175,12 @@ def _chosen(topic: str, known: Sequence[OffsetsResult], partition_id: int | Unse
     return [partition_id]
 
 
-def _floor(
+async def _floor(
     call: Call[NoBody, ConsumeQuery], group: str, known: Sequence[OffsetsResult], partitions: Sequence[int]
 ) -> int:
     floors = {state.partition: state.first_offset for state in known}
     try:
-        for state in call.service.group(call.identity, call.topic, group).partitions:
+        for state in (await call.service.group(call.identity, call.topic, group)).partitions:
             floors[state.partition] = state.offset
     except GroupNotFound:
         pass  # nothing was ever delivered to it, and an empty poll writes nothing

@@ -90,11 +90,11 @@ async def reject_messages(call: Call[RejectRequest, NoQuery]) -> SettleReply:
 
 
 async def list_groups(call: Call[NoBody, NoQuery]) -> GroupsReply:
-    return GroupsReply(topic=call.topic, groups=sorted(call.service.groups(call.identity, call.topic)))
+    return GroupsReply(topic=call.topic, groups=await call.service.groups(call.identity, call.topic))
 
 
 async def describe_group(call: Call[NoBody, NoQuery]) -> GroupReply:
-    group = call.service.group(call.identity, call.topic, call.group)
+    group = await call.service.group(call.identity, call.topic, call.group)
     now_ms = time.time_ns() // 1_000_000
     depth: Counter[int] = Counter()
     partitions = []

@@ -39,7 +39,7 @@ async def create_topic(call: Call[CreateTopicRequest, NoQuery]) -> TopicReply:
 
 
 async def describe_topic(call: Call[NoBody, NoQuery]) -> TopicReply:
-    return _described(call.service.topic(call.identity, call.topic))
+    return _described(await call.service.topic(call.identity, call.topic))
 
 
 async def alter_topic(call: Call[AlterTopicRequest, NoQuery]) -> TopicReply:

@@ -13,6 +13,7 @@ from lanner import limits
 from lanner.api.native import NativeDoor
 from lanner.broker import calls
 from lanner.broker.calls import Identity, PollResult, PublishResult, SettleResult
+from lanner.broker.routes import BrokerRoute, PartitionRoute, TopicRoute
 from lanner.broker.service import Service
 from lanner.errors import (
     ConnectionLost,
@@ -92,7 +93,15 @@ class FakeService:
     def topics(self, identity: Identity) -> list[str]:
         return ["a", "b"]
 
-    def topic(self, identity: Identity, name: str) -> calls.TopicResult:
+    def topic_route(self, identity: Identity, name: str) -> TopicRoute:
+        if name == "missing":
+            raise TopicNotFound("no such topic")
+        return TopicRoute(name, 3, {"partitions": 1}, [PartitionRoute(0, "node", ["node", "other"])])
+
+    def broker_routes(self, identity: Identity) -> list[BrokerRoute]:
+        return [BrokerRoute("node", "one", "rack", "127.0.0.1", 7400, "127.0.0.1:8080")]
+
+    async def topic(self, identity: Identity, name: str, partitions: Any = None) -> calls.TopicResult:
         if name == "missing":
             raise TopicNotFound("no such topic")
         partition = calls.PartitionStateResult(0, "node", 1, 2, 3, 4, 5, {9: 1})
@@ -108,11 +117,7 @@ class FakeService:
             self.asked.append((name, *given, named))
             return ANSWERS[name]
 
-        def plain(identity: Identity, *given: Any) -> Any:
-            self.asked.append((name, *given, {}))
-            return ANSWERS[name]
-
-        return plain if name in ("group", "groups") else call
+        return call
 
 
 TOPIC = calls.TopicResult("t", 3, {"partitions": 1}, [calls.PartitionStateResult(0, "n", 1, 2, 3, 4, 5, {9: 1})])
@@ -400,10 +405,10 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         every = (await link.request(Command.METADATA, messages.Metadata())).control
         assert [topic.name for topic in every.topics] == ["a", "b"]
         assert every.topics[0].settings == {}  # only for those who ask by name
-        assert every.brokers == [messages.BrokerInfo("node", "127.0.0.1", 7400)]
+        assert every.brokers == [messages.BrokerInfo("node", "127.0.0.1", 7400, "one", "rack", "127.0.0.1:8080")]
         named = (await link.request(Command.METADATA, messages.Metadata(["a", "missing"], create=True))).control
         assert named.topics == [
-            messages.TopicInfo("a", 3, [messages.PartitionInfo(0, "node")], {"partitions": 1}),
+            messages.TopicInfo("a", 3, [messages.PartitionInfo(0, "node", ["node", "other"])], {"partitions": 1}),
             messages.TopicInfo("missing", 0, [], error=TopicNotFound.code),
         ]
         assert service.asked == [("ensure", "a"), ("ensure", "missing")]
@@ -431,14 +436,14 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         (
             Command.COMMITTED,
             messages.Committed("g", "t"),
-            ("committed", "t", "g", {}),
+            ("committed", "t", "g", None, {}),
             messages.CommittedReply({0: 4}),
             b"",
         ),
         (
             Command.OFFSETS,
             messages.Offsets("t", 5),
-            ("offsets", "t", 5, {}),
+            ("offsets", "t", 5, None, {}),
             messages.OffsetsReply([messages.PartitionOffsets(0, 1, 9, 4)], 3),
             b"",
         ),
@@ -451,26 +456,26 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         ),
         (Command.ALTER_TOPIC, messages.AlterTopic("t", {}), ("alter_topic", "t", {}, {}), DESCRIPTION, b""),
         (Command.DELETE_TOPIC, messages.TopicName("t"), ("delete_topic", "t", {}), Empty(), b""),
-        (Command.LIST_GROUPS, messages.TopicName("t"), ("groups", "t", {}), messages.GroupsReply(["g"]), b""),
+        (Command.LIST_GROUPS, messages.TopicName("t"), ("groups", "t", None, {}), messages.GroupsReply(["g"]), b""),
         (
             Command.DESCRIBE_GROUP,
             messages.GroupName("t", "g"),
-            ("group", "t", "g", {}),
+            ("group", "t", "g", None, {}),
             messages.GroupDescription("t", "g", "queue", [messages.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 8)]),
             b"",
         ),
-        (Command.DROP_GROUP, messages.GroupName("t", "g"), ("drop_group", "t", "g", {}), Empty(), b""),
+        (Command.DROP_GROUP, messages.GroupName("t", "g"), ("drop_group", "t", "g", None, {}), Empty(), b""),
         (
             Command.SEEK,
             messages.Seek("t", "g", to="latest"),
-            ("seek", "t", "g", {"offsets": None, "time_ms": None, "to": "latest"}),
+            ("seek", "t", "g", {"offsets": None, "time_ms": None, "to": "latest", "partitions": None}),
             Empty(),
             b"",
         ),
         (
             Command.LIST_DEAD,
             messages.ListDead("t", "g", 0, 5, 10),
-            ("dead_letters", "t", "g", 0, 5, 10, {}),
+            ("dead_letters", "t", "g", [0], 5, 10, {}),
             messages.DeadLetters([messages.DeadLetter(0, 5, 9, 5, "why", 8, 7, 4)], 12),
             b"dead",
         ),
@@ -484,7 +489,7 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         (
             Command.DISCARD,
             messages.DeadChoice("t", "g", 0, [5]),
-            ("discard", "t", "g", 0, [5], {}),
+            ("discard", "t", "g", [0], [5], {}),
             messages.CountReply(4),
             b"",
         ),

@@ -89,9 +89,9 @@ class FakeService:
         return [SettleResult(0, item.count) for item in items]
 
     async def peek(
-        self, identity: Identity, topic: str, partition: int | None, offset: int, max_messages: int
+        self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int
     ) -> list[Message]:
-        self._asked("peek", (partition, offset, max_messages))
+        self._asked("peek", (partitions, offset, max_messages))
         return self.peeked
 
     async def fetch(self, identity: Identity, *arguments: Any) -> FetchResult:
@@ -102,7 +102,7 @@ class FakeService:
         self._asked("topics", None)
         return list(self.known)
 
-    def topic(self, identity: Identity, name: str) -> TopicResult:
+    async def topic(self, identity: Identity, name: str) -> TopicResult:
         self._asked("topic", name)
         if name not in self.known:
             raise TopicNotFound(topic=name)
@@ -114,15 +114,15 @@ class FakeService:
     async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
         self._asked("create_topic", (name, dict(settings)))
         self.known[name] = TopicSettings.from_dict(settings).partitions
-        return self.topic(identity, name)
+        return await self.topic(identity, name)
 
     async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
         self._asked("alter_topic", (name, dict(settings)))
-        return self.topic(identity, name)
+        return await self.topic(identity, name)
 
     async def delete_topic(self, identity: Identity, name: str) -> None:
         self._asked("delete_topic", name)
-        self.topic(identity, name)
+        await self.topic(identity, name)
         del self.known[name]
 
     async def offsets(self, identity: Identity, topic: str, time_ms: int = -1) -> tuple[int, list[OffsetsResult]]:
@@ -132,11 +132,11 @@ class FakeService:
         at_time = 5 if time_ms >= 0 else -1
         return 1, [OffsetsResult(number, 0, 10, at_time) for number in range(self.known[topic])]
 
-    def groups(self, identity: Identity, topic: str) -> list[str]:
+    async def groups(self, identity: Identity, topic: str) -> list[str]:
         self._asked("groups", topic)
         return list(self.floors)
 
-    def group(self, identity: Identity, topic: str, group: str) -> GroupResult:
+    async def group(self, identity: Identity, topic: str, group: str) -> GroupResult:
         self._asked("group", group)
         if group not in self.floors:
             raise GroupNotFound()
@@ -171,7 +171,7 @@ class FakeService:
         self._asked("discard", arguments)
         return 1
 
-    def raft_status(self, identity: Identity, topic: str, partition: int) -> dict[str, object]:
+    async def raft_status(self, identity: Identity, topic: str, partition: int) -> dict[str, object]:
         self._asked("raft_status", (topic, partition))
         return {"state": "leader", "term": 3, "num_peers": 0, "latest_configuration": [1], "vote": None}
 

@@ -302,7 +302,7 @@ async def test_dead_letters_are_listed_with_what_they_hold(http, service):
         17,
     )
     answer = (await http.get("/v1/topics/orders/groups/billing/dead?limit=2&start_offset=5&partition=0")).json()
-    assert service.asked("dead_letters") == [("orders", "billing", 0, 5, 2)]
+    assert service.asked("dead_letters") == [("orders", "billing", [0], 5, 2)]
     assert answer["total"] == 17
     first, second = answer["messages"]
     assert (first["id"], first["value"], first["encoding"], first["key"]) == ("orders/0/5", "/w==", "base64", "k")
@@ -315,5 +315,5 @@ async def test_dead_letters_are_redriven_and_discarded(http, service):
     assert (await http.post(f"{path}/redrive", json={})).json() == {"count": 2}
     assert (await http.post(f"{path}/discard", json={"partition": 1, "offsets": [3]})).json() == {"count": 1}
     assert service.asked("redrive") == [("orders", "billing", None, None)]
-    assert service.asked("discard") == [("orders", "billing", 1, [3])]
+    assert service.asked("discard") == [("orders", "billing", [1], [3])]
     assert (await http.post(f"{path}/redrive", json={"offsets": [3]})).status_code == 400

@@ -1,0 +1,125 @@
+"""Who leads what, and where they are reached: what a broker tells whoever asked the wrong one.
+
+Everything here is a look at the metadata and at what the node has heard; nothing waits and nothing is decided. A hint
+may be out of date by the time it is used, so it never does more than save somebody a detour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from lanner.broker.node import Node
+from lanner.cluster import BrokerState, Topic
+from lanner.errors import NotLeader
+
+NO_LEADER_RETRY_MS: Final = 200
+
+
+class BrokerRoute(NamedTuple):
+    """One broker, as its clients reach it."""
+
+    node_id: str
+    name: str
+    rack: str
+    host: str
+    port: int
+    http: str
+
+
+class PartitionRoute(NamedTuple):
+    id: int
+    leader: str  # node id; empty while none is known
+    replicas: Sequence[str]  # node ids
+
+
+class TopicRoute(NamedTuple):
+    name: str
+    incarnation: int
+    settings: dict[str, object]
+    partitions: Sequence[PartitionRoute]
+
+
+class Routes:
+    """The broker's own view of who leads and where everybody is."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._engine = node.engine
+        self.addresses: dict[str, tuple[str, int]] = {}  # of this broker's own doors
+
+    def leader_of(self, set_id: int) -> str:
+        """The node id of the broker that serves a set; empty while none is known."""
+        replica = self._engine.replicas.get(set_id)
+        if replica is not None and replica.leads:
+            return self._node.node_id
+        leader = self._node.leader_of(set_id)
+        # A leader here that does not lead yet is about to; nobody is helped by being sent to where they are.
+        return "" if leader == self._node.node_id else leader
+
+    def all_led(self, set_ids: Iterable[int]) -> bool:
+        return all(self.leader_of(set_id) for set_id in set_ids)
+
+    def by_leader(self, topic: Topic, partitions: Iterable[int]) -> dict[str, list[int]]:
+        """The partitions each broker serves; under the empty name those that nobody is known to serve."""
+        found: dict[str, list[int]] = {}
+        for partition in partitions:
+            found.setdefault(self.leader_of(topic.set_ids[partition]), []).append(partition)
+        return found
+
+    def address_of(self, node_id: str) -> str:
+        """HOST:PORT of a broker's native door; empty when it is not known."""
+        address = self._node.address_of(node_id) if node_id else None
+        return "" if address is None else join_address(*address)
+
+    def name_of(self, node_id: str) -> str:
+        """A broker's name, for people; its id where it has none."""
+        broker = self._engine.cluster.brokers.get(node_id)
+        return node_id if broker is None else broker.name or node_id
+
+    def not_leader(self, topic: Topic, partition: int, what: str = "") -> NotLeader:
+        """The error that sends a caller on to the right broker."""
+        leader = self.leader_of(topic.set_ids[partition])
+        details: dict[str, object] = {
+            "leader": leader,
+            "address": self.address_of(leader),
+            "topic": topic.name,
+            "partition": partition,
+        }
+        place = f"{topic.name}/{partition}"
+        if leader and leader != self._node.node_id:
+            return NotLeader(what or f"broker {self.name_of(leader)} leads {place}; ask there", **details)
+        details["leader"] = details["address"] = ""
+        details["retry_after_ms"] = NO_LEADER_RETRY_MS
+        return NotLeader(what or f"nobody leads {place} at the moment; ask again soon", **details)
+
+    def topic(self, topic: Topic) -> TopicRoute:
+        sets = self._engine.cluster.sets
+        partitions = []
+        for number, set_id in enumerate(topic.set_ids):
+            replica_set = sets.get(set_id)
+            nodes = [self._node.node_id] if replica_set is None else list(replica_set.nodes)
+            partitions.append(PartitionRoute(number, self.leader_of(set_id), nodes))
+        return TopicRoute(topic.name, topic.incarnation, topic.settings.to_dict(), partitions)
+
+    def brokers(self) -> list[BrokerRoute]:
+        """Every broker that is not removed, by name, where the metadata says it is."""
+        found = []
+        for broker in self._engine.cluster.brokers.values():
+            if broker.state is BrokerState.REMOVED or broker.lost:
+                continue
+            address = self._node.address_of(broker.node_id) or ("", 0)
+            http = broker.addresses.get("http", "")
+            found.append(BrokerRoute(broker.node_id, broker.name, broker.rack, *address, http))
+        found.sort(key=lambda broker: (broker.name, broker.node_id))
+        return found or [self._own()]
+
+    def _own(self) -> BrokerRoute:
+        """Before the cluster is founded there is only this one."""
+        host, port = self.addresses.get("native", ("", 0))
+        http = self.addresses.get("http")
+        return BrokerRoute(self._node.node_id, self._node.name, "", host, port, join_address(*http) if http else "")
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
