@@ -1,0 +1,45 @@
+"""The time that a leader decides by: its own, unless it runs ahead of what most brokers say.
+
+Leases, delays and retention count in the time that decisions carry, and a machine's time never goes back. So a clock
+that runs behind does little harm (time stands still until it is caught up with), but one that runs an hour ahead would
+end every lease at once, for good. Therefore a leader never believes its own clock by more than half a second beyond the
+median of its own and those of the brokers it hears. A minority of wrong clocks changes nothing, wherever they are.
+
+What a broker said is kept with the moment of a steady clock, so that a jump of the own clock does not drag the others
+along. Of an even number the lower median counts: too early is the mistake that passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lanner import limits
+
+AHEAD_MS_MAX: Final = 500
+
+
+class LeaderClock:
+    """The own clock, and what others said of theirs."""
+
+    def __init__(self, own_ms: Callable[[], int], steady_ms: Callable[[], int] | None = None) -> None:
+        self._own_ms = own_ms
+        self._steady_ms = own_ms if steady_ms is None else steady_ms
+        self._others: dict[str, int] = {}  # node id → what its clock shows when the steady clock shows 0
+
+    def observe(self, node_id: str, their_ms: int) -> None:
+        """That broker says what time it is. On the way its word has aged a little, which only makes it more careful."""
+        if node_id in self._others or len(self._others) < limits.BROKERS_MAX:
+            self._others[node_id] = their_ms - self._steady_ms()
+
+    def forget(self, node_id: str) -> None:
+        """That broker is no longer heard."""
+        self._others.pop(node_id, None)
+
+    def now_ms(self) -> int:
+        own_ms = self._own_ms()
+        if not self._others:
+            return own_ms
+        steady_ms = self._steady_ms()
+        clocks = sorted([own_ms, *[shown + steady_ms for shown in self._others.values()]])
+        return min(own_ms, clocks[(len(clocks) - 1) // 2] + AHEAD_MS_MAX)
