@@ -33,7 +33,7 @@ Port = Annotated[
     typer.Option(
         "--port",
         min=1,
-        max=65_443,
+        max=65_523,
         help="Broker n listens on PORT+10n (native), PORT+10n+1 (REST); PORT+10n+2 is kept for gRPC.",
         show_default="7400, or what the folder has",
     ),

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+
+from lanner.cli.dev_folder import DevFolder, Place, open_folder
+from lanner.errors import DataDirectoryRefused, ValidationError
+
+
+def names(folder: DevFolder) -> list[str]:
+    return [place.name for place in folder.places]
+
+
+def flag(command: list[str], name: str) -> str | None:
+    return command[command.index(name) + 1] if name in command else None
+
+
+def test_an_empty_folder_becomes_three_brokers_on_the_ports_of_the_manual(tmp_path):
+    folder = open_folder(tmp_path / "new", None, None)
+    assert names(folder) == ["node-1", "node-2", "node-3"]
+    assert [(place.native, place.http) for place in folder.places] == [
+        ("127.0.0.1:7410", "127.0.0.1:7411"),
+        ("127.0.0.1:7420", "127.0.0.1:7421"),
+        ("127.0.0.1:7430", "127.0.0.1:7431"),
+    ]
+    assert folder.fresh
+
+
+def test_every_founder_is_started_with_the_same_seeds(tmp_path):
+    folder = open_folder(tmp_path, 3, 9000)
+    commands = [folder.command(place) for place in folder.places]
+    assert {flag(command, "--seeds") for command in commands} == {"127.0.0.1:9010,127.0.0.1:9020,127.0.0.1:9030"}
+    assert [flag(command, "--name") for command in commands] == ["node-1", "node-2", "node-3"]
+    assert [flag(command, "--join") for command in commands] == [None] * 3
+
+
+def test_a_single_broker_founds_its_cluster_alone(tmp_path):
+    folder = open_folder(tmp_path, 1, 9000)
+    assert "--seeds" not in folder.command(folder.places[0])
+
+
+def test_the_same_folder_is_the_same_cluster(tmp_path):
+    open_folder(tmp_path, 2, 9000)
+    again = open_folder(tmp_path, None, None)
+    assert names(again) == ["node-1", "node-2"]
+    assert again.port == 9000
+    assert not again.fresh
+
+
+def test_more_brokers_than_before_join_the_others(tmp_path):
+    open_folder(tmp_path, 3, 9000)
+    grown = open_folder(tmp_path, 5, None)
+    assert [place.name for place in grown.newcomers] == ["node-4", "node-5"]
+    fourth = grown.command(grown.places[3])
+    assert (flag(fourth, "--join"), flag(fourth, "--seeds")) == ("127.0.0.1:9010", None)
+    grown.places[3].data.mkdir()
+    assert [place.name for place in open_folder(tmp_path, None, None).newcomers] == ["node-5"]
+
+
+def test_fewer_brokers_than_before_are_refused_with_the_next_step(tmp_path):
+    open_folder(tmp_path, 3, 9000)
+    with pytest.raises(ValidationError, match="lanner broker remove node-3"):
+        open_folder(tmp_path, 2, None)
+    assert names(open_folder(tmp_path, None, None)) == ["node-1", "node-2", "node-3"]
+
+
+def test_a_broker_that_was_removed_is_not_started_again_and_its_name_not_given_again(tmp_path):
+    folder = open_folder(tmp_path, 3, 9000)
+    folder.forget(folder.places[0])
+    again = open_folder(tmp_path, None, None)
+    assert names(again) == ["node-2", "node-3"]
+    grown = open_folder(tmp_path, 3, None)
+    assert names(grown) == ["node-2", "node-3", "node-4"]
+    assert flag(grown.command(grown.places[2]), "--join") == "127.0.0.1:9020"
+
+
+def test_there_is_room_for_nine_brokers(tmp_path):
+    folder = open_folder(tmp_path, 9, 9000)
+    folder.forget(folder.places[0])
+    with pytest.raises(ValidationError, match="node-10 would be one too many"):
+        open_folder(tmp_path, 9, None)
+
+
+def test_a_port_that_leaves_no_room_is_refused(tmp_path):
+    with pytest.raises(ValidationError, match="choose a lower one"):
+        open_folder(tmp_path, 9, 65_500)
+
+
+def test_a_port_in_use_is_named_with_its_broker(tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the native port of node-1 .*--port"):
+            Place(1, tmp_path, port - 10).check_ports()
+        with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the REST port of node-1"):
+            Place(1, tmp_path, port - 11).check_ports()
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "identity.json").write_text("{}")
+    with pytest.raises(DataDirectoryRefused, match="single broker"):
+        open_folder(tmp_path, None, None)
+    (tmp_path / "identity.json").unlink()
+    (tmp_path / "node-1").mkdir()
+    with pytest.raises(DataDirectoryRefused, match="restore"):
+        open_folder(tmp_path, None, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "[]",
+        json.dumps({"format": 2, "port": 1, "founders": 1, "joined": [], "removed": []}),
+        json.dumps({"format": 1, "port": 1, "founders": 1, "joined": 4, "removed": []}),
+        json.dumps({"format": 1, "port": "x", "founders": 1, "joined": [], "removed": []}),
+        json.dumps({"format": 1, "port": 1, "founders": 1, "joined": [], "removed": [1]}),
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused_with_the_next_step(tmp_path, text):
+    (tmp_path / "dev.json").write_text(text)
+    with pytest.raises(DataDirectoryRefused, match="give another folder with --data"):
+        open_folder(tmp_path, None, None)
+
+
+def test_what_this_process_was_told_about_one_broker_does_not_reach_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("LANNER_DATA", "elsewhere")
+    monkeypatch.setenv("LANNER_DISK_RESERVE", "0")
+    environment = open_folder(tmp_path, None, None).environment()
+    assert "LANNER_DATA" not in environment
+    assert environment["LANNER_DISK_RESERVE"] == "0"
+
+
+def test_the_end_of_a_log_is_shown(tmp_path):
+    place = Place(1, tmp_path, 9000)
+    assert place.log_tail() == []
+    place.log.write_text("".join(f"line {number}\n" for number in range(5_000)))
+    assert place.log_tail(2) == ["line 4998", "line 4999"]
