@@ -201,8 +201,8 @@ class LocalBrokers:
             known = names
 
     def _let_go(self, name: str) -> None:
-        child = self._children.pop(name, None)
-        if child is not None:
+        child = self._children.get(name)
+        if child is not None and not child.leaving:
             child.send(signal.SIGTERM)
             self._folder.forget(child.place)
             self._teller.removed(child)
