@@ -1,75 +1,29 @@
 """Power loss: the file system under the data directory is shut down without flushing, in the middle of the load.
 
-The data directory lies on an ext4 image in a file. EXT4_IOC_SHUTDOWN with the flag NOLOGFLUSH drops everything that
-was not made durable, exactly as a pulled plug would. What was acknowledged must be there when it is mounted again.
+The data directory lies on an ext4 image in a file, which drops everything that was not made durable, exactly as a
+pulled plug would. What was acknowledged must be there when it is mounted again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import shutil
-import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lanner.errors import StorageDamaged
+from lanner.testing.plug import PulledPlug
 from lanner.testing.process import BrokerNeverReady, BrokerProcess
 from lanner.testing.workload import Workload
 
-IMAGE_BYTES = 512 << 20
-EXT4_IOC_SHUTDOWN = 0x8004587D
-NO_LOG_FLUSH = 2
 PARTITIONS = 3
 SETTINGS = {"segment_bytes": 4 << 20, "disk_reserve_bytes": 0}
 
 
-class PulledPlug:
-    """An ext4 file system in a file that can lose its power."""
-
-    def __init__(self, folder: Path) -> None:
-        self.image = folder / "disk.img"
-        self.folder = folder / "disk"
-        self._mounted = False
-
-    def make(self) -> None:
-        self.folder.mkdir()
-        with self.image.open("wb") as image:
-            image.truncate(IMAGE_BYTES)
-        _run("mkfs.ext4", "-q", "-F", str(self.image))
-        self.mount()
-
-    def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self.image), str(self.folder))
-        self._mounted = True
-
-    def unmount(self) -> None:
-        if self._mounted:
-            _run("umount", str(self.folder))
-            self._mounted = False
-
-    def pull(self) -> None:
-        """From here on nothing reaches the disk any more."""
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
-        finally:
-            os.close(descriptor)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[PulledPlug]:
-    if os.geteuid() != 0 or not shutil.which("mkfs.ext4") or not shutil.which("mount"):
+    if not PulledPlug.allowed():
         pytest.skip("power loss needs root, mkfs.ext4 and loop mounts; without them it cannot be shown here")
     plug = PulledPlug(tmp_path)
     try:
@@ -79,7 +33,7 @@ def disk(tmp_path: Path) -> Iterator[PulledPlug]:
     try:
         yield plug
     finally:
-        plug.unmount()
+        plug.remove()
 
 
 async def promises_broken_by_power_loss(disk: PulledPlug, rounds: int, plants: tuple[str, ...] = ()) -> list[str]:

@@ -2,7 +2,8 @@
 
 It takes one JSON argument: settings of the broker, and the names of faults to plant before it starts. A planted fault
 is how a test shows that it would notice: `skip_sync` answers every sync without making anything durable, and
-`fail_sync_after:N` lets N syncs through and fails the rest as a bad disk does.
+`fail_sync_after:N` lets N syncs through and fails the rest as a bad disk does. `tails:ENTRIES:BYTES` keeps less of the
+logs for peers that are away, so that a snapshot is needed sooner.
 """
 
 from __future__ import annotations
@@ -37,7 +38,18 @@ def _fail_sync_after(count: str) -> None:
     os.fdatasync = fdatasync  # type: ignore[assignment]
 
 
-PLANTS: dict[str, Callable[[str], None]] = {"skip_sync": _skip_sync, "fail_sync_after": _fail_sync_after}
+def _tails(bounds: str) -> None:
+    from lanner.broker.engine import Engine
+
+    entries, _, size = bounds.partition(":")
+    Engine.__init__.__kwdefaults__.update(tail_entries=int(entries), tail_bytes_max=int(size))
+
+
+PLANTS: dict[str, Callable[[str], None]] = {
+    "skip_sync": _skip_sync,
+    "fail_sync_after": _fail_sync_after,
+    "tails": _tails,
+}
 
 
 def main(given: str) -> None:

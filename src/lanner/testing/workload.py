@@ -127,6 +127,37 @@ class Workload:
         self._consuming = False
         await asyncio.gather(*self._consumers)
 
+    async def until_published(self, timeout_seconds: float = 30.0) -> float:
+        """Wait until every partition has acknowledged something that was sent from now on; how long that took."""
+        began, seen, missing = _now(), len(self.history.events), set(range(self.partitions))
+        while missing:
+            if _now() - began > timeout_seconds:
+                raise AssertionError(f"nothing is acknowledged in {sorted(missing)} for {timeout_seconds} s")
+            await asyncio.sleep(_RETRY_SECONDS / 2)
+            for event in itertools.islice(self.history.events, seen, None):
+                if isinstance(event, Published) and event.fate is Fate.OK and event.called >= began:
+                    missing.discard(event.partition)
+            seen = len(self.history.events)
+        return _now() - began
+
+    async def until_drained(self, timeout_seconds: float = 60.0) -> None:
+        """Wait until the group has settled everything."""
+        ends, state = _now() + timeout_seconds, None
+        async with lanner.connect(self.address) as queue:
+            while _now() < ends:
+                state = await queue.admin.group(self.topic, self.group)
+                if sum(part.ready + part.leased + part.waiting for part in state.partitions) == 0:
+                    return
+                await asyncio.sleep(0.1)
+        raise AssertionError(f"the group never came to rest: {state}")
+
+    async def finish(self, timeout_seconds: float = 60.0) -> list[str]:
+        """Stop publishing, let the consumers take what is left, and say which promises were broken."""
+        await self.stop_publishing()
+        await self.until_drained(timeout_seconds)
+        await self.stop_consuming()
+        return await self.broken_promises(drained=True)
+
     def cancel(self) -> None:
         """End at once, whatever is under way."""
         for task in (*self._publishers, *self._consumers):
