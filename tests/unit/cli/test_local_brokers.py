@@ -252,7 +252,7 @@ async def test_asked_a_second_time_it_does_not_wait(world: World) -> None:
         brokers.stop()
 
     began = time.monotonic()
-    assert (await world.run(act)).last("stopped") == ["node-1"]
+    assert "node-1" in (await world.run(act)).last("stopped")
     assert time.monotonic() - began < 10
 
 
