@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lanner.cli.dev_folder import DevFolder, Place
-from lanner.errors import LannerError, NotSupported, ProtocolError, ServiceUnavailable
+from lanner.errors import LannerError, NotSupported, ProtocolError, ServerError, ServiceUnavailable
 
 if TYPE_CHECKING:
     from lanner.wire.cluster import ClusterDescription
@@ -221,7 +221,7 @@ class LocalBrokers:
         seen: ClusterDescription | None = None
         try:
             seen = await _describe(child.place.native)
-        except (NotSupported, ProtocolError):  # it answers, but knows of no cluster
+        except (NotSupported, ProtocolError, ServerError):  # it answers, but knows of no cluster
             child.state = "ready"
             return None
         except LannerError:
