@@ -41,7 +41,10 @@ class Figure:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
+    """NaN when nothing was measured."""
     ordered = sorted(values)
+    if not ordered:
+        return float("nan")
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 

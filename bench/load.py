@@ -6,6 +6,8 @@ They use the public client only, as any program would. Times are of CLOCK_MONOTO
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -14,7 +16,7 @@ import uvloop
 
 import lanner
 from lanner import batch
-from lanner.client.session import Session
+from lanner.net.connector import ClientLink, open_connection
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Publish
 
@@ -96,32 +98,59 @@ def publish_through_producer(address: str, topic: str, seconds: float) -> Span:
     return uvloop.run(run())
 
 
+class Leaders:
+    """A connection to whoever leads each partition, below the client's batching and routing."""
+
+    def __init__(self, links: list[ClientLink], topic: str) -> None:
+        self._links = links
+        self._controls = [Publish(topic, partition) for partition in range(len(links))]
+
+    @classmethod
+    async def of(cls, address: str, topic: str) -> Leaders:
+        async with lanner.connect(address) as queue:
+            known = await queue.admin.cluster()
+        brokers = {broker.node_id: (broker.host, broker.port) for broker in known.brokers}
+        (found,) = [one for one in known.topics if one.name == topic]
+        links: dict[str, ClientLink] = {}
+        for partition in found.partitions:
+            if partition.leader not in links:
+                links[partition.leader] = await open_connection(*brokers[partition.leader])
+        return cls([links[partition.leader] for partition in found.partitions], topic)
+
+    def publish(self, partition: int, data: bytes) -> asyncio.Future[Reply]:
+        return self._links[partition].request(Command.PUBLISH, self._controls[partition], [data])
+
+    async def close(self) -> None:
+        for link in set(self._links):
+            await link.close()
+
+
 def publish_single(address: str, topic: str, partitions: int, in_flight: int, seconds: float) -> Span:
     """One message a request, so many at once. Below the producer, which would put them into one batch."""
 
     async def run() -> Span:
         (value,) = messages(1)
-        session = Session(address)
-        await session.open()
+        leaders = await Leaders.of(address, topic)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        controls = [Publish(topic, partition) for partition in range(partitions)]
-        count = left = 0
+        count = left = asked = 0
 
         def ask() -> None:
-            nonlocal left
+            nonlocal left, asked
             left += 1
-            control = controls[(count + left) % partitions]
-            session.call(Command.PUBLISH, control, [batch.encode([value])], answered)
+            asked += 1
+            leaders.publish(asked % partitions, batch.encode([value])).add_done_callback(answered)
 
-        def answered(outcome: Reply | lanner.LannerError) -> None:
+        def answered(future: asyncio.Future[Reply]) -> None:
             nonlocal count, left
             left -= 1
-            if isinstance(outcome, lanner.LannerError):
-                done.set_exception(outcome)
+            error = future.exception()
+            if error is not None:
+                if not done.done():
+                    done.set_exception(error)
             elif time.monotonic() < ends:
                 count += 1
                 ask()
-            elif left == 0:
+            elif left == 0 and not done.done():
                 done.set_result(None)
 
         began = time.monotonic()
@@ -129,7 +158,7 @@ def publish_single(address: str, topic: str, partitions: int, in_flight: int, se
         for _ in range(in_flight):
             ask()
         await done
-        await session.close()
+        await leaders.close()
         return Span(count, began, time.monotonic())
 
     return uvloop.run(run())
@@ -251,28 +280,114 @@ def publish_to_all(address: str, topic: str, partitions: int, value_bytes: int, 
     async def run() -> list[float]:
         took: list[float] = []
         data = batch.encode([b"v" * value_bytes])
-        controls = [Publish(topic, partition) for partition in range(partitions)]
-        session = Session(address)
-        await session.open()
+        leaders = await Leaders.of(address, topic)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            left = partitions
+            began = time.monotonic()
+            await asyncio.gather(*(leaders.publish(partition, data) for partition in range(partitions)))
+            took.append((time.monotonic() - began) * 1e3)
+        await leaders.close()
+        return took[2:]
 
-            def answered(outcome: Reply | lanner.LannerError, done: asyncio.Future[None] = done) -> None:
-                nonlocal left
-                left -= 1
-                if isinstance(outcome, lanner.LannerError) and not done.done():
-                    done.set_exception(outcome)
-                elif left == 0 and not done.done():
-                    done.set_result(None)
+    return uvloop.run(run())
+
+
+# ------------------------------------------------------------------ for long
+
+
+class Flow(NamedTuple):
+    """What a client of a long run did: how much in each second, and how long single publishes took."""
+
+    count: int
+    seconds: float
+    by_second: list[int]
+    took_ms: list[float]
+
+
+def publish_for_long(address: str, topic: str, per_second: int, seconds: float) -> Flow:
+    """One `publish()` a message at a fixed rate; the client puts what is on its way at once into batches.
+
+    At most a second's worth is on its way: a cluster that cannot keep up shows as a lower rate, not as memory.
+    """
+
+    async def run() -> Flow:
+        value = b"v" * MESSAGE_BYTES
+        by_second: list[int] = []
+        took: list[float] = []
+        done = 0
+        async with lanner.connect(address) as queue:
+            waiting: set[asyncio.Task[None]] = set()
+
+            async def one() -> None:
+                nonlocal done
+                await queue.publish(topic, value)
+                done += 1
+
+            async def timed() -> None:
+                called = time.monotonic()
+                await one()
+                took.append((time.monotonic() - called) * 1e3)
 
             began = time.monotonic()
-            for control in controls:
-                session.call(Command.PUBLISH, control, [data], answered)
-            await done
-            took.append((time.monotonic() - began) * 1e3)
-        await session.close()
-        return took[2:]
+            sent = last = 0
+            while (now := time.monotonic()) < began + seconds:
+                due = min(int((now - began) * per_second), sent + per_second - len(waiting))
+                for number in range(sent, due):
+                    task = asyncio.ensure_future(one() if number % 100 else timed())
+                    waiting.add(task)
+                    task.add_done_callback(waiting.discard)
+                sent = max(sent, due)
+                if now - began >= len(by_second) + 1:
+                    by_second.append(done - last)
+                    last = done
+                await asyncio.sleep(0.005)
+            await asyncio.gather(*waiting)
+            return Flow(done, time.monotonic() - began, by_second, took)
+
+    return uvloop.run(run())
+
+
+def consume_for_long(address: str, topic: str, group: str, ends: float) -> Flow:
+    """Poll and ack until the clock says so, and then until nothing comes any more."""
+
+    async def run() -> Flow:
+        seen, by_second = 0, [0]
+        began = time.monotonic()
+        async with lanner.connect(address) as queue, queue.consumer(topic, group=group) as consumer:
+            while True:
+                leased = await consumer.poll(2_000, wait_ms=500)
+                if not leased and time.monotonic() > ends:
+                    return Flow(seen, time.monotonic() - began, by_second, [])
+                if leased:
+                    consumer.ack(leased)
+                seen += len(leased)
+                by_second += [0] * (int(time.monotonic() - began) + 1 - len(by_second))
+                by_second[-1] += len(leased)
+
+    return uvloop.run(run())
+
+
+def probe(address: str, topic: str, partitions: int, stop: str) -> list[list[tuple[float, float]]]:
+    """One publisher for each partition, one message after the other until a file of that name is there: when each was
+    sent and when it was acknowledged. The client's own retries are part of what is measured."""
+
+    async def run() -> list[list[tuple[float, float]]]:
+        seen: list[list[tuple[float, float]]] = [[] for _ in range(partitions)]
+        async with lanner.connect(address, timeout_ms=60_000) as queue:
+            stopped = functools.partial(os.path.exists, stop)
+
+            async def one(partition: int) -> None:
+                while not stopped():
+                    called = time.monotonic()
+                    try:
+                        await queue.publish(topic, b"v" * MESSAGE_BYTES, partition=partition)
+                    except lanner.LannerError:
+                        await asyncio.sleep(0.01)
+                        continue
+                    seen[partition].append((called, time.monotonic()))
+                    await asyncio.sleep(0.005)
+
+            await asyncio.gather(*(one(partition) for partition in range(partitions)))
+        return seen
 
     return uvloop.run(run())

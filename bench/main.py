@@ -1,22 +1,25 @@
 """`make bench`: each figure of a real broker beside what the machine itself can do, measured in the same run.
 
 Every part can be run alone: `make bench ONLY=latency`. Parts that compare against a floor interleave the two and
-repeat, because the machine is shared; what is shown is the median of the rounds.
+repeat, because the machine is shared; what is shown is the median of the rounds. BENCH_SECONDS (4: of a round, in the
+parts with three brokers), BENCH_SOAK_SECONDS (600) and BENCH_KILLS (24) make the long parts shorter.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
 import lanner
-from bench import batch_codec, footprint, load, partition_decisions
+from bench import batch_codec, cluster, failover, footprint, load, partition_decisions
 from bench.figures import Figure, keep_figures, percentile, print_figures
 from bench.floors import echo_floor, journal_floor, scratch
 from bench.processes import workers
@@ -239,23 +242,36 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "latency": measure_latency,
     "commit": measure_commit,
     "footprint": measure_footprint,
+    "cluster": cluster.measure_batched,
+    "cluster_single": cluster.measure_single,
+    "cluster_latency": cluster.measure_latency,
+    "cluster_idle": cluster.measure_idle,
+    "cluster_soak": cluster.measure_soak,
+    "failover": failover.measure,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help=f"parts, with commas between: {', '.join(PARTS)}")
-    chosen = [name for name in parser.parse_args().only.split(",") if name] or list(PARTS)
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, one object")
+    given = parser.parse_args()
+    chosen = [name for name in given.only.split(",") if name] or list(PARTS)
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
         parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(PARTS)}")
     everything: list[Figure] = []
     for name in chosen:
         figures = PARTS[name]()
-        print_figures(figures, name)
+        if not given.json:
+            print_figures(figures, name)
         everything += figures
+    kept = keep_figures(everything)
+    if given.json:
+        print(json.dumps({figure.name: asdict(figure) | {"reached": figure.reached} for figure in everything}))
+        return 0
     missed = [figure.name for figure in everything if figure.reached is False]
-    print(f"kept in {keep_figures(everything).relative_to(Path.cwd())}; goals missed: {', '.join(missed) or 'none'}")
+    print(f"kept in {kept.relative_to(Path.cwd())}; goals missed: {', '.join(missed) or 'none'}")
     return 0
 
 
