@@ -34,23 +34,32 @@ class Server:
         self.http_address: tuple[str, int] | None = None
         self.node = Node(settings)
         self.service: Service
+        self._opened = False
         self._doors: list[Door] = []
         self._stopped = False
 
     async def start(self) -> None:
-        """Recover, lead every partition, then open the doors."""
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        await self.node.start()
-        self.service = Service(self.node)
+        """Recover, open the doors, find the place in the cluster, and wait until everything here is led."""
         try:
-            self.native_address = await self._open("native", NativeDoor)
-            if self.settings.http:
-                from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
-
-                self.http_address = await self._open("http", RestDoor)
+            await self.open()
+            await self.node.until_ready()
         except BaseException:
             await self.stop()
             raise
+
+    async def open(self) -> None:
+        """Everything but the waiting: the doors are open, and callers are told to come back until it is ready."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        await self.node.open()
+        self._opened = True
+        self.service = Service(self.node)
+        # Other brokers come through the native door, so it opens before there is a cluster.
+        self.native_address = await self._open("native", lambda service: NativeDoor(service, intake=self.node.intake))
+        if self.settings.http:
+            from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
+
+            self.http_address = await self._open("http", RestDoor)
+        await self.node.join(self.service.addresses)
 
     async def _open(self, name: str, kind: Callable[[Service], Door]) -> tuple[str, int] | None:
         """Open one door at the address that the settings give it; where it listens now."""
@@ -72,10 +81,11 @@ class Server:
         return bound
 
     async def stop(self) -> None:
-        """Drain: refuse new work, answer what is in flight, save, close. A second call does nothing."""
-        if self._stopped:
+        """Hand over, refuse new work, answer what is in flight, save, close. A second call does nothing."""
+        if self._stopped or not self._opened:
             return
         self._stopped = True
+        await self.node.hand_over(self.settings.hand_over_ms)
         self.service.drain()
         await asyncio.gather(*(door.stop(self.settings.drain_ms) for door in self._doors), return_exceptions=True)
         await self.node.stop()
@@ -92,10 +102,16 @@ async def serve(settings: BrokerSettings, started: Callable[[Server], None]) -> 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await server.start()
+    stopped = loop.create_task(stop.wait())
+    starting = loop.create_task(server.start())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # it may wait for others for a long time
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return None
+    starting.result()
     started(server)
     failure = loop.create_task(server.failed())
-    stopped = loop.create_task(stop.wait())
     done, pending = await asyncio.wait({failure, stopped}, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()

@@ -315,7 +315,7 @@ async def test_below_the_reserve_publishes_are_refused_and_acks_go_on(server: Se
     assert caught.value.retry_after_ms
     (leased,) = await poll(service, "orders")
     assert await settle(service, "orders", ACK, leased) == [0]
-    server.node._check_disk()
+    server.node.saving.check_disk()
     await publish(service, "orders", "taken again")
 
 

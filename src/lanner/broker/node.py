@@ -1,8 +1,11 @@
-"""The shell around the engine: it owns threads, clock and data directory, and carries out what the engine asks for.
+"""The shell around the engine: it owns threads, clock, links and data directory, and carries out what is asked for.
 
 One writer thread writes and syncs commits; a saver thread brings the table up to date; reader threads read cold
 payloads and make extracts. Everything else happens on the event loop. A failed sync ends the broker: `failed` is set
 with the reason and nothing is acknowledged any more.
+
+A turn: what callers and peers brought is pumped into one commit; the messages that this makes leave at once, beside the
+write and not behind it; when the commit is durable, what depends on it is applied, answered and sent.
 """
 
 from __future__ import annotations
@@ -11,26 +14,35 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from lanner import limits
 from lanner.broker.engine import CLUSTER_SET, Engine
+from lanner.broker.founding import Founding
+from lanner.broker.intake import Intake
+from lanner.broker.peers import Address, Peers
+from lanner.broker.place import Place
+from lanner.broker.proposals import Proposals, Waiting
+from lanner.broker.reading import Reading
+from lanner.broker.saving import FULL_RETRY_SECONDS, Saving
 from lanner.broker.settings import BrokerSettings
+from lanner.broker.snapshots import Parcel
+from lanner.broker.steward import Steward
+from lanner.cluster import Registration, encode_found_cluster
 from lanner.errors import DeadlineExceeded, LannerError, StorageFailed, StorageFull
-from lanner.ledger import Commit, Files, Ledger, Location, perform, perform_preparation, read_entry
+from lanner.ledger import Commit, FileMissing, Ledger, perform, perform_preparation
 from lanner.storage import DataDirectory, open_directory
+from lanner.wire.messages import PeerHello
+from lanner.wire.peers import Pulse
 
 log = logging.getLogger("lanner.broker")
 Result = TypeVar("Result")
 
-_TICK_SECONDS = 0.05
-_TURN_SECONDS = 0.002
-_FULL_RETRY_SECONDS = 0.5
-_DISK_CHECK_SECONDS = 1.0
-_READ_ATTEMPTS = 3
+_TICK_SECONDS: Final = 0.05
+_PULSE_TICKS: Final = 3
+_HAND_OVER_SECONDS: Final = 0.02
 
 
 def wall_clock_ms() -> int:
@@ -42,72 +54,115 @@ class Node:
 
     def __init__(self, settings: BrokerSettings, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.settings = settings
+        self.own_ms = now_ms
         self.now_ms = now_ms
         self.failed: asyncio.Future[LannerError]
-        self.storage_full = False
         self.engine: Engine
         self.directory: DataDirectory
+        self.steward: Steward | None = None  # from when this broker belongs to a cluster
+        self.peers: Peers
+        self.intake: Intake
+        self.place: Place
+        self.proposals: Proposals
+        self.saving: Saving
+        self._reading: Reading
+        self._waiting: Waiting
         self._loop: asyncio.AbstractEventLoop
         self._writer = ThreadPoolExecutor(1, "lanner-writer")
         self._saver = ThreadPoolExecutor(1, "lanner-saver")
         self._readers = ThreadPoolExecutor(2, "lanner-reader")
         self._pump_scheduled = False
         self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._idle: list[asyncio.Future[None]] = []
-        self._saving = asyncio.Lock()
-        self._saves: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticks = 0
+        self._followed = (-1, -1)
+        self._serving = False
+        self._reporting: set[bytes] = set()
 
     # ------------------------------------------------------------------ life
 
-    async def start(self) -> None:
-        """Open the data directory, replay the journal, and lead every partition."""
+    async def open(self) -> None:
+        """Open the data directory and replay the journal. Nothing is held or led yet."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
-        self.directory = await self._loop.run_in_executor(self._saver, open_directory, self.settings.data)
+        self._waiting = Waiting()
+        settings = self.settings
+        self.directory = await self.in_saver(lambda: open_directory(settings.data))
         files, table = self.directory.files, self.directory.table
-        self._check_disk()
-        ledger = await self._loop.run_in_executor(
-            self._saver,
-            lambda: Ledger.recover(files, table, random_bytes=os.urandom, segment_bytes=self.settings.segment_bytes),
+        ledger = await self.in_saver(
+            lambda: Ledger.recover(files, table, random_bytes=os.urandom, segment_bytes=settings.segment_bytes)
         )
         if ledger.recovery.torn_bytes_cut:
             log.warning(
                 "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes_cut
             )
-        self.engine = Engine(
-            ledger, files, rng=Random(os.urandom(16)), now_ms=self.now_ms, cache_bytes=self.settings.cache_bytes
+        rng = Random(os.urandom(16))
+        self.engine = Engine(ledger, files, rng=rng, now_ms=self.now_ms, cache_bytes=settings.cache_bytes)
+        self.saving = Saving(
+            self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )
-        cluster = self.engine.open_set(CLUSTER_SET)
-        self.kick()
-        await self._until(lambda: cluster.leads)
-        self.reconcile()
-        await self._until(lambda: self.engine.led)
-        self._tasks = [
-            self._loop.create_task(self._tick_forever(), name="lanner-tick"),
-            self._loop.create_task(self._save_forever(), name="lanner-save"),
-            self._loop.create_task(self._rewrite_forever(), name="lanner-rewrite"),
-            self._loop.create_task(self._watch_disk_forever(), name="lanner-disk"),
-        ]
+        self.saving.check_disk()
+        self._reading = Reading(self.engine, files, self._readers)
+        self.proposals = Proposals(self)
+        self.place = Place(self)
+        self.peers = Peers(self.place, rng=rng, snapshot_bytes_per_second=settings.snapshot_bytes_per_second)
+        self.intake = Intake(self)
 
-    def reconcile(self) -> None:
-        """Serve exactly the partitions that the cluster's metadata names."""
-        self.engine.reconcile()
+    async def join(self, doors: Mapping[str, Address]) -> None:
+        """The doors are open at these addresses: found a cluster, join one, or take the recorded place; then begin."""
+        self.place.introduce(doors)
+        founding = await self.place.establish()
+        steward = Steward(self.engine, self.node_id, founding.seat, founding.nodes)
+        if not founding.joined:
+            steward.founding = encode_found_cluster(founding.cluster_id, founding.founders, self.own_ms())
+        metadata = steward.open_metadata()
+        metadata.on_outcome = self.proposals.outcomes.note
+        self.peers.on_silent = steward.peer_silent
+        self.steward = steward
+        self.peers.know(self.place.brokers())
+        for work in (self._tick_forever(), *self.saving.tasks()):
+            self._spawn(work)
         self.kick()
+
+    async def until_ready(self) -> None:
+        """Wait until this broker serves what it should."""
+        await self._until(lambda: self.ready)
+        self._spawn(self.place.keep_registered())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("background work failed", exc_info=task.exception())
+
+    async def hand_over(self, timeout_ms: int) -> None:
+        """This broker will stop: have others lead, as far as they can, while everything is still served."""
+        ends = self._loop.time() + timeout_ms / 1_000
+        while self.steward is not None and not self.failed.done() and self.steward.hand_over():
+            self.kick()
+            if self._loop.time() >= ends:
+                return
+            await asyncio.sleep(_HAND_OVER_SECONDS)
 
     async def stop(self) -> None:
         """Finish what is in flight, save, and let go of the data directory."""
-        self._stopping = True
-        for task in self._tasks:
+        self._stopping = self.saving.stopping = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._guard(self._finish_saves)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.peers.close()
+        await self.saving.guard(self.saving.finish)
         if not self.failed.done():
             try:
                 await self._settle()
-                await self._save()
+                await self.saving.save()
             except LannerError as error:
-                self._fail(error)
+                self.fail(error)
         for pool in (self._writer, self._saver, self._readers):
             pool.shutdown(wait=True)
         self.directory.close()
@@ -118,9 +173,17 @@ class Node:
             self._pump()
             if not self.engine.busy:
                 return
-            await self._commit_done()
+            await self._waiting.change()
 
-    # ------------------------------------------------------------------ what the service asks of a cluster
+    def fail(self, error: LannerError) -> None:
+        """The environment has failed this broker: it stops, with this reason."""
+        if not self.failed.done():
+            log.critical("the broker stops: %s", error.message)
+            self.failed.set_result(error)
+            self.saving.failed = True
+        self._waiting.look_again()
+
+    # ------------------------------------------------------------------ what is known here
 
     @property
     def node_id(self) -> str:
@@ -128,38 +191,69 @@ class Node:
 
     @property
     def name(self) -> str:
-        return self.directory.node_id[:8]
+        return self.place.name
 
     @property
     def cluster_id(self) -> str:
-        return self.directory.cluster_id
+        """Empty until this broker belongs to a cluster."""
+        return self.place.cluster_id
+
+    @property
+    def founding(self) -> Founding | None:
+        return self.place.founding
+
+    @property
+    def registration(self) -> Registration:
+        return self.place.registration
+
+    @property
+    def metadata_index(self) -> int:
+        """How far the metadata is applied here."""
+        return self.engine.replicas[CLUSTER_SET].node.applied_index
+
+    @property
+    def serving(self) -> bool:
+        """Whether the metadata is there, so that callers can be answered or sent on; once so, always so."""
+        if not self._serving and self.steward is not None:
+            cluster = self.engine.cluster
+            self._serving = bool(cluster.cluster_id) and self.node_id in cluster.brokers
+        return self._serving
+
+    @property
+    def ready(self) -> bool:
+        """Whether every set that belongs here is here and has a leader that is known."""
+        if not self.serving or self.steward is None or not self.steward.settled:
+            return False
+        for replica in self.engine.replicas.values():
+            leader = replica.node.leader_id
+            if not leader or (leader == replica.node.node_id and not replica.leads):
+                return False
+        return True
+
+    @property
+    def storage_full(self) -> bool:
+        return self.saving.storage_full
+
+    @storage_full.setter
+    def storage_full(self, full: bool) -> None:
+        self.saving.storage_full = full
 
     def leader_of(self, set_id: int) -> str:
         """The node id of a set's leader; empty while it is not known."""
-        replica = self.engine.replicas.get(set_id)
-        return self.node_id if replica is not None and replica.leads else ""
+        return self.place.leader_of(set_id)
 
-    def address_of(self, node_id: str) -> tuple[str, int] | None:
-        return None
+    def address_of(self, node_id: str) -> Address | None:
+        """Where a broker's native door is reached."""
+        return next(iter(self.peers.addresses_of(node_id)), None)
 
     async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> Any:
-        """Put a change into the cluster's log; its result once it has applied and this broker follows it."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def applied(result: Any) -> None:
-            self.reconcile()
-            if not future.done():
-                future.set_result(result)
-
-        self.engine.propose(CLUSTER_SET, command, applied)
-        self.kick()
-        result = await future
-        if isinstance(result, LannerError):
-            raise result
+        """Put a change into the cluster's log, wherever it is led; its result once it has applied on this broker."""
+        result = await self.proposals.propose(command, timeout_ms)
+        self._follow()
         return result
 
     async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
-        """Wait for something that the next commits may bring about."""
+        """Wait for something that commits, messages or time may bring about; DeadlineExceeded."""
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 await self._until(condition)
@@ -170,24 +264,17 @@ class Node:
         while not condition():
             if self.failed.done():
                 raise self.failed.result()
-            await self._commit_done()
+            await self._waiting.change()
 
-    async def _commit_done(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._idle.append(waiter)
-        await waiter
+    # ------------------------------------------------------------------ what the intake hears
 
-    def _fail(self, error: LannerError) -> None:
-        if not self.failed.done():
-            log.critical("the broker stops: %s", error.message)
-            self.failed.set_result(error)
-        self._wake_idle()
+    def met(self, peer: PeerHello, address: Address | None) -> None:
+        self.place.meet(peer.node_id)
+        self.peers.know(self.place.brokers())
+        self.peers.met(peer, address)
 
-    def _wake_idle(self) -> None:
-        waiters, self._idle = self._idle, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def heard(self, node_id: str, pulse: Pulse) -> None:
+        self.peers.heard(node_id, pulse)
 
     # ------------------------------------------------------------------ the commit path
 
@@ -203,11 +290,14 @@ class Node:
             return
         try:
             commit = self.engine.pump()
+            self._send()
         except LannerError as error:
-            self._fail(error)
+            self.fail(error)
             return
         if commit is not None:
             self._writer.submit(self._write, commit)
+        self._follow()
+        self._waiting.look_again()
 
     def _write(self, commit: Commit) -> None:
         """In the writer thread: make one commit durable."""
@@ -222,24 +312,24 @@ class Node:
         if error is None:
             try:
                 self.engine.committed(commit)
+                self._send()
             except LannerError as raised:
-                self._fail(raised)
+                self.fail(raised)
                 return
             if self.storage_full:
-                self._check_disk()
-            self._wake_idle()
+                self.saving.check_disk()
             self._pump()
             self._prepare()
         elif isinstance(error, StorageFull):
             # The same record goes to the same position once there is room; nobody has been told anything meanwhile.
             self.storage_full = True
             if self._stopping:
-                self._fail(error)
+                self.fail(error)
             else:
-                self._loop.call_later(_FULL_RETRY_SECONDS, self._writer.submit, self._write, commit)
+                self._loop.call_later(FULL_RETRY_SECONDS, self._writer.submit, self._write, commit)
         else:
             failure = error if isinstance(error, LannerError) else StorageFailed(f"a write failed: {error}")
-            self._fail(failure)
+            self.fail(failure)
 
     def _prepare(self) -> None:
         """Have the next segment made ahead of time, so that no commit waits for it."""
@@ -256,164 +346,106 @@ class Node:
                 self.engine.ledger.preparation_failed(preparation)
                 self.storage_full = True
             else:
-                self._fail(error if isinstance(error, LannerError) else StorageFailed(f"no new segment: {error}"))
+                self.fail(error if isinstance(error, LannerError) else StorageFailed(f"no new segment: {error}"))
 
         made.add_done_callback(done)
 
-    # ------------------------------------------------------------------ background work
+    # ------------------------------------------------------------------ the metadata, and what goes to other brokers
+
+    def _follow(self) -> None:
+        """Do what the metadata says, when it says something new."""
+        steward, engine = self.steward, self.engine
+        if steward is None:
+            return
+        steward.follow()
+        now = (engine.cluster.applied_index, len(engine.replicas))
+        if now != self._followed:
+            self._followed = now
+            self.peers.know(self.place.brokers())
+            self.kick()
+
+    def _send(self) -> None:
+        """Everything that the engine has for other brokers."""
+        engine, steward, peers = self.engine, self.steward, self.peers
+        messages = engine.take_messages()
+        if messages and steward is not None:
+            for set_id, message in messages:
+                node_id = steward.route(set_id, message.receiver)
+                if node_id is not None:
+                    peers.put(node_id, set_id, message)
+            peers.flush()
+        sending, installs = engine.sending, engine.installs
+        if sending.outgoing or sending.waiting:
+            for parcel in engine.take_parcels():
+                self._spawn(self._send_parcel(parcel))
+        if installs.replies and steward is not None:
+            for reply in engine.take_replies():
+                node_id = steward.route(reply.set_id, reply.receiver)
+                if node_id is not None:
+                    peers.send_snapshot(node_id, reply)
+        if installs.active and installs.save_wanted:
+            self.saving.save_soon()
+
+    async def _send_parcel(self, parcel: Parcel) -> None:
+        """Read one piece of a snapshot, and send it."""
+        try:
+            piece = await self.in_reader(lambda: parcel.load(self.directory.files))
+        except FileMissing:
+            self.engine.sending.retry(parcel)
+            return
+        except (LannerError, OSError) as error:
+            log.error("a snapshot of set %d could not be read: %s", parcel.head.set_id, error)
+            self.engine.sending.failed(parcel)
+            return
+        node_id = None if self.steward is None else self.steward.route(piece.set_id, piece.receiver)
+        if node_id is not None:
+            self.peers.send_snapshot(node_id, piece)
+
+    # ------------------------------------------------------------------ time
 
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            self.engine.tick()
-            self.kick()
+            if not self.failed.done():
+                self._tick()
 
-    async def _save_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.save_interval_ms / 1_000)
-            await self._guard(self._save)
+    def _tick(self) -> None:
+        steward = self.steward
+        assert steward is not None, "time begins when there is a place"
+        self._ticks += 1
+        self.engine.tick()
+        steward.tick(self.peers.is_alive)
+        if self._ticks % _PULSE_TICKS == 0 and self.peers.known:
+            self.peers.pulse(self.own_ms(), steward.led())
+            self.peers.watch()
+        for command in steward.take_reports():
+            if command not in self._reporting:
+                self._reporting.add(command)
+                self._spawn(self._report(command))
+        self.kick()
 
-    async def _guard(self, work: Callable[[], object]) -> None:
-        """Background work that fails for a reason of the environment ends the broker, with that reason."""
+    async def _report(self, command: bytes) -> None:
+        """Propose something that the steward found; it comes again until it has taken effect."""
         try:
-            result = work()
-            if asyncio.iscoroutine(result):
-                await result
-        except StorageFull:
-            self.storage_full = True
+            await self.propose_cluster(command, timeout_ms=5_000)
         except LannerError as error:
-            self._fail(error)
-        except OSError as error:
-            self._fail(StorageFailed(f"the data directory failed: {error}"))
+            log.info("a report to the metadata was not taken: %s", error.message)
+        finally:
+            self._reporting.discard(command)
 
-    async def _save(self) -> None:
-        """Bring the table up to date. Once begun it goes on to its end, even if whoever waits for it is cancelled."""
-        save = self._loop.create_task(self._save_all(), name="lanner-one-save")
-        self._saves.add(save)
-        save.add_done_callback(self._saves.discard)
-        await asyncio.shield(save)
+    # ------------------------------------------------------------------ threads
 
-    async def _save_all(self) -> None:
-        """As many saves as it takes to keep every turn of the loop short."""
-        async with self._saving:
-            while await self._save_some():
-                pass
-
-    async def _finish_saves(self) -> None:
-        """Wait for the saves that were under way when their waiters were cancelled."""
-        for save in tuple(self._saves):
-            await save
-
-    async def _save_some(self) -> bool:
-        """One save; whether some replicas are left for another."""
-        engine, files = self.engine, self.directory.files
-        turn_ends = time.perf_counter() + _TURN_SECONDS
-        job = engine.begin_save()
-        if job is None:
-            return False
-        more = True
-        while more and time.perf_counter() < turn_ends:
-            more = engine.save_step(job)
-        await self._commit_rows(job.puts)
-        engine.saved(job)
-        for file_id in engine.ledger.droppable():
-            await self._loop.run_in_executor(self._saver, files.remove, file_id)
-            engine.ledger.dropped(file_id)
-        return more
-
-    async def _commit_rows(self, puts: Mapping[bytes, bytes | None]) -> None:
-        """One commit of the table, repeated until the disk has room for it: what it holds is not collected twice."""
-        while True:
-            try:
-                await self._loop.run_in_executor(self._saver, self.directory.table.commit, puts)
-                return
-            except StorageFull:
-                self.storage_full = True
-                if self._stopping:
-                    raise
-                await asyncio.sleep(_FULL_RETRY_SECONDS)
-
-    async def _rewrite_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.save_interval_ms / 1_000)
-            await self._guard(self._rewrite)
-
-    async def _rewrite(self) -> None:
-        """Copy what still lives out of mostly dead files, at a bounded rate, so that the files can go."""
-        ledger, files = self.engine.ledger, self.directory.files
-        while (file_id := ledger.rewrite_candidate()) is not None and not self.failed.done():
-            rewrite = ledger.plan_rewrite(file_id)
-            try:
-                while not rewrite.done:
-                    started = time.perf_counter()
-                    read = await self._loop.run_in_executor(self._readers, rewrite.read, files)
-                    rewrite.choose(ledger)
-                    written = await self._loop.run_in_executor(
-                        self._readers, rewrite.write, files, self.engine.transform
-                    )
-                    pause = (read + written) / self.settings.rewrite_bytes_per_second - (time.perf_counter() - started)
-                    if pause > 0:
-                        await asyncio.sleep(pause)
-            except StorageFull:
-                ledger.rewritten(rewrite)  # given up: what was copied counts, and another may begin when there is room
-                raise
-            ledger.rewritten(rewrite)
-            await self._save()
-
-    async def _watch_disk_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_DISK_CHECK_SECONDS)
-            self._check_disk()
-
-    def _check_disk(self) -> None:
-        free, total = self.directory.files.free_bytes()
-        full = free < self.settings.reserve_bytes(total)
-        if full != self.storage_full:
-            log.warning(
-                "disk: %d MiB free, publishing is %s", free // limits.MIB, "refused" if full else "possible again"
-            )
-        self.storage_full = full
-
-    # ------------------------------------------------------------------ reading
+    async def in_saver(self, work: Callable[[], Result]) -> Result:
+        """Run something that writes beside the journal, in the saver thread."""
+        return await self._loop.run_in_executor(self._saver, work)
 
     async def in_reader(self, work: Callable[[], Result]) -> Result:
         """Run something that may block on the disk, or on much computing, in a reader thread."""
-        return await self._loop.run_in_executor(self._readers, work)
+        return await self._reading.in_reader(work)
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
         """The payloads of (set, index) pairs, from memory or the journal; None for one that retention has taken."""
-        engine, files = self.engine, self.directory.files
-        found: list[bytes | None] = [engine.payload_from_memory(set_id, index) for set_id, index in wanted]
-        for _ in range(_READ_ATTEMPTS):
-            cold = [(place, location) for place in _missing(found) if (location := self._locate(wanted[place]))]
-            if not cold:
-                break
-            payloads = await self._loop.run_in_executor(self._readers, _read_all, files, [place for _, place in cold])
-            for (place, _), payload in zip(cold, payloads, strict=True):
-                found[place] = payload
-        return found
-
-    def _locate(self, wanted: tuple[int, int]) -> Location | None:
-        try:
-            return self.engine.ledger.locate(*wanted)
-        except KeyError:
-            return None
-
-
-def _missing(found: Sequence[bytes | None]) -> list[int]:
-    return [place for place, payload in enumerate(found) if payload is None]
-
-
-def _read_all(files: Files, locations: Sequence[Location]) -> list[bytes | None]:
-    return [_read_or_none(files, location) for location in locations]
-
-
-def _read_or_none(files: Files, location: Location) -> bytes | None:
-    """One payload, or None when a rewrite moved it and dropped its file since the look-up: look it up again."""
-    try:
-        return read_entry(files, location)
-    except FileNotFoundError:
-        return None
+        return await self._reading.payloads(wanted)
 
 
 __all__ = ["Node", "wall_clock_ms"]

@@ -75,6 +75,7 @@ class Replica:
         "machine",
         "messages",
         "node",
+        "on_outcome",
         "set_id",
         "snapshot_peers",
         "unapplied_bytes",
@@ -90,6 +91,7 @@ class Replica:
         self.messages: list[Message] = []
         self.snapshot_peers: list[int] = []  # these need more than the log has
         self.watchers: set[Callable[[], None]] = set()
+        self.on_outcome: Callable[[int, Any], None] | None = None  # told what every entry came to
         self.applied_news = False
         self.closed = False
         self.unapplied_bytes = 0
@@ -200,6 +202,8 @@ class Replica:
             if outcome.live or outcome.released:
                 effects.append(Effects(entry.index, entry.payload if outcome.live else None, outcome.released))
             wake = wake or outcome.deliverable
+            if self.on_outcome is not None:
+                self.on_outcome(entry.index, outcome.result)
             waiter = waiting.pop(entry.index, None)
             if waiter is not None:
                 on_applied, size = waiter

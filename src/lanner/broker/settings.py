@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lanner import limits
 from lanner.errors import ValidationError
+from lanner.model import check_name
 
 
 def parse_address(text: str, what: str) -> tuple[str, int] | None:
@@ -16,6 +17,10 @@ def parse_address(text: str, what: str) -> tuple[str, int] | None:
     if not colon or not port.isdigit() or not 0 <= int(port) <= 65_535:
         raise ValidationError(f"{what} is {text!r}: give HOST:PORT, such as 127.0.0.1:7400", field=what)
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +39,43 @@ class BrokerSettings:
     rewrite_bytes_per_second: int = 64 * limits.MIB
     cache_bytes: int = 64 * limits.MIB
     drain_ms: int = 5_000
+    name: str = ""  # stays when the disk is replaced; empty: one made of the node id
+    rack: str = ""
+    seeds: tuple[
+        str, ...
+    ] = ()  # the founders' native addresses, this broker's among them, in the same order everywhere
+    join: str = ""  # any broker of a running cluster
+    advertise: str = ""  # where others reach the native door; empty: where it listens
+    hand_over_ms: int = 2_000  # for others to take over leadership before this broker stops
+    snapshot_bytes_per_second: int = 64 * limits.MIB
 
     def __post_init__(self) -> None:
-        for what in ("http", "grpc", "native"):
+        for what in ("http", "grpc", "native", "join", "advertise"):
             parse_address(getattr(self, what), what)
+        self._check_cluster()
         if not self.data:
             raise ValidationError("data is empty: name the folder that holds the broker's data", field="data")
         if not 1 <= self.default_partitions <= limits.PARTITIONS_MAX:
             raise ValidationError(
                 f"default_partitions must lie in 1 to {limits.PARTITIONS_MAX}", field="default_partitions"
             )
+
+    def _check_cluster(self) -> None:
+        if self.name:
+            check_name(self.name, "name")
+        if self.rack:
+            check_name(self.rack, "rack")
+        if self.seeds and self.join:
+            raise ValidationError(
+                "give seeds to found a cluster, or join to enter a running one, not both", field="seeds"
+            )
+        if len(self.seeds) > limits.BROKERS_MAX or len(set(self.seeds)) != len(self.seeds):
+            raise ValidationError(f"seeds must be at most {limits.BROKERS_MAX} different addresses", field="seeds")
+        for seed in self.seeds:
+            if parse_address(seed, "seeds") is None:
+                raise ValidationError("seeds holds an empty address: give HOST:PORT,HOST:PORT,...", field="seeds")
+        if (self.seeds or self.join) and not self.native:
+            raise ValidationError("a broker of a cluster needs its native door: others reach it there", field="native")
 
     def reserve_bytes(self, disk_bytes: int) -> int:
         """How much of a disk of this size must stay free."""

@@ -28,6 +28,24 @@ DiskReserve = Annotated[
     ),
 ]
 
+Name = Annotated[
+    str, typer.Option(envvar="LANNER_NAME", help="This broker's name; it stays when its disk is replaced.")
+]
+Rack = Annotated[str, typer.Option(envvar="LANNER_RACK", help="Copies of a partition go to different racks.")]
+Seeds = Annotated[
+    str,
+    typer.Option(
+        envvar="LANNER_SEEDS",
+        help="Found a cluster: HOST:PORT,HOST:PORT,... of every founder's native door, in the same order everywhere.",
+    ),
+]
+Join = Annotated[
+    str, typer.Option(envvar="LANNER_JOIN", help="Enter a running cluster: the native HOST:PORT of any broker.")
+]
+Advertise = Annotated[
+    str, typer.Option(envvar="LANNER_ADVERTISE", help="HOST:PORT where others reach the native door; empty: as bound.")
+]
+
 
 def up(
     data: Data = "data",
@@ -37,6 +55,11 @@ def up(
     auto_create: AutoCreate = True,
     partitions: Partitions = 3,
     disk_reserve: DiskReserve = -1,
+    name: Name = "",
+    rack: Rack = "",
+    seeds: Seeds = "",
+    join: Join = "",
+    advertise: Advertise = "",
     as_json: AsJson = False,
 ) -> None:
     """Run one broker until Ctrl-C.
@@ -58,6 +81,11 @@ def up(
             auto_create_topics=auto_create,
             default_partitions=partitions,
             disk_reserve_bytes=disk_reserve,
+            name=name,
+            rack=rack,
+            seeds=tuple(seed.strip() for seed in seeds.split(",")) if seeds.strip() else (),
+            join=join,
+            advertise=advertise,
         )
 
         def started(server: Server) -> None:

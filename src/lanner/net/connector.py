@@ -231,6 +231,7 @@ async def open_connection(
     timeout_ms: int = CONNECT_TIMEOUT_MS,
     idle_ping_ms: int = 0,
     peer: PeerHello | None = None,
+    silent_ms_max: int = 0,
 ) -> ClientLink:
     """Connect and say HELLO. Raises ConnectionLost when there is no broker, else what the broker refused it with."""
     address = f"{host}:{port}"
@@ -245,6 +246,8 @@ async def open_connection(
                 ssl=ssl_context,
             )
             await asyncio.shield(link.opened)
+            if silent_ms_max:
+                link.expect_progress(silent_ms_max)
     except TimeoutError:
         if link is not None:
             link.abort(ConnectionLost("no answer to HELLO"))

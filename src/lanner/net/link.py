@@ -109,6 +109,24 @@ class Link(asyncio.Protocol):
 
     # ------------------------------------------------------------------ writing
 
+    def flush(self) -> None:
+        """Write what was said now, if the turn is known to be over."""
+        if self._connection.outgoing_bytes and not self.is_closing:
+            self._flush()
+
+    def expect_progress(self, silent_ms_max: int) -> None:
+        """Give the connection up when the other machine acknowledges nothing for so long: it is cut off, or gone.
+
+        Without this the system tries for minutes, more and more rarely, and goes on trying rarely when the way is free
+        again.
+        """
+        raw = None if self._transport is None else self._transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_USER_TIMEOUT"):
+            seconds = max(1, silent_ms_max // 2_000)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_ms_max)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
+
     def flush_soon(self) -> None:
         """Write what was said when this turn of the loop is over."""
         if not self._flush_due:

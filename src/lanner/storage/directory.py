@@ -1,6 +1,7 @@
 """The data directory: whose it is, which version wrote it, and that only one broker uses it.
 
     identity.json    format, cluster id, node id: written once, before anything else
+    founding.json    which cluster it belongs to, and who founded that: written before the first vote
     lock             held by the running broker
     journal/         the files
     table/           LMDB
@@ -26,8 +27,10 @@ from lanner.storage.disk import DiskFiles, LmdbTable
 
 DIRECTORY_FORMAT: Final = 1
 IDENTITY_BYTES_MAX: Final = 4_096
+FOUNDING_BYTES_MAX: Final = 1 << 20
 
 _IDENTITY: Final = "identity.json"
+_FOUNDING: Final = "founding.json"
 _LOCK: Final = "lock"
 _ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 _OURS: Final = frozenset({_IDENTITY, _IDENTITY + ".new", _LOCK, "lost+found"})
@@ -44,6 +47,18 @@ class DataDirectory:
     cluster_id: str
     created: bool
     _lock: int
+
+    def read_founding(self) -> bytes | None:
+        """What was recorded of the cluster that this directory belongs to; None: nothing yet."""
+        try:
+            with open(self.path / _FOUNDING, "rb") as file:
+                return file.read(FOUNDING_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+
+    def write_founding(self, data: bytes) -> None:
+        """Record it, so that a crash leaves all of it or what was there before."""
+        _write_whole(self.path, _FOUNDING, data)
 
     def close(self) -> None:
         self.files.close()
@@ -132,15 +147,20 @@ def _make_identity(folder: Path, cluster_id: str | None, node_id: str | None) ->
         if not _ID.match(value):
             raise DataDirectoryRefused(f"{name} {value[:80]!r} is not valid: it must be 32 lower-case hex digits")
     text = json.dumps({"format": DIRECTORY_FORMAT, **identity}, indent=2) + "\n"
-    fresh = folder / (_IDENTITY + ".new")
-    with open(fresh, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(folder / _IDENTITY)
+    _write_whole(folder, _IDENTITY, text.encode("ascii"))
     with suppress(PermissionError):  # somebody else's folder is theirs to sync
         _sync_folder(folder.parent)
     return identity
+
+
+def _write_whole(folder: Path, name: str, data: bytes) -> None:
+    fresh = folder / (name + ".new")
+    with open(fresh, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / name)
+    _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:

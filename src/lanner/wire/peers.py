@@ -35,6 +35,7 @@ class PeerInfoReply(Control):
     broker: Founder
     cluster_id: Name = ""  # empty: none yet
     founders: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # recorded
+    replica_id: Number = 0  # of the metadata's set, for whoever asked to join; 0: not given yet, ask again
 
 
 class Propose(Control):

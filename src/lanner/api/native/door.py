@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lanner import limits
 from lanner.api.native.calls import CALLS, polled, settle_items, settled
 from lanner.broker.calls import Identity, PollResult, PublishResult, SettleItem
-from lanner.errors import LannerError, ServerError, ServiceUnavailable
+from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
 from lanner.wire.connection import Request
@@ -31,6 +31,7 @@ from lanner.wire.messages import (
     Empty,
     Hello,
     HelloReply,
+    PeerHello,
     Poll,
     Published,
     Settled,
@@ -39,12 +40,15 @@ from lanner.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from lanner.broker.intake import Intake
     from lanner.broker.service import Service
 
 _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
 _PUBLISH: Final = Command.PUBLISH
 # These may wait; without a client there is nobody to wait for.
+_BETWEEN_BROKERS: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.PEER_INFO, Command.PROPOSE})
+_UNANSWERED: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT})
 _LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE})
 
 
@@ -55,6 +59,7 @@ class NativeDoor:
         self,
         service: Service,
         *,
+        intake: Intake | None = None,
         inflight_max: int = limits.CONNECTION_INFLIGHT_MAX,
         inflight_bytes_max: int = limits.CONNECTION_INFLIGHT_BYTES_MAX,
         connections_max: int = limits.CONNECTIONS_MAX,
@@ -63,6 +68,7 @@ class NativeDoor:
         stall_ms: int = limits.CONNECTION_STALL_MS,
     ) -> None:
         self.service = service
+        self.intake = intake  # None: this broker has no others
         self.inflight_max = inflight_max
         self.inflight_bytes_max = inflight_bytes_max
         self.draining = False
@@ -130,12 +136,19 @@ class _Session:
         self._unsent: list[tuple[Poll, list[SettleItem]]] = []  # leases in replies that the socket has not taken yet
         self._idle: asyncio.Future[None] | None = None
         self._given_up = False
+        self._peer: PeerHello | None = None  # another broker
+        self._intake = door.intake
 
     # ------------------------------------------------------------------ what the link calls
 
     def greet(self, hello: Hello) -> HelloReply:
         if self._door.draining:
             raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")
+        if hello.peer is not None and self._intake is not None:
+            self._intake.greet(hello.peer)
+            self._peer = hello.peer
+        elif self._intake is not None and not self._intake.open_to_clients:
+            raise ServiceUnavailable("the broker does not belong to its cluster yet; try another one, or again soon")
         return HelloReply(
             PROTOCOL_VERSION,
             self._service.cluster_id,
@@ -146,7 +159,9 @@ class _Session:
         )
 
     def handle(self, request: Request) -> None:
-        if self._backlog or self._inflight >= self._door.inflight_max or not self._has_room(request):
+        if request.command in _UNANSWERED:
+            self._take(request)
+        elif self._backlog or self._inflight >= self._door.inflight_max or not self._has_room(request):
             self._backlog.append(request)
             self._link.pause_reading(Pause.WORK_IN_HAND)
         else:
@@ -185,7 +200,10 @@ class _Session:
             self._link.reply(request, _EMPTY)
         else:
             self._inflight += 1
-            work = self._begin_poll(request) if command is Command.POLL else self._call(request)
+            if command in _BETWEEN_BROKERS:
+                work = self._answer_peer(request)
+            else:
+                work = self._begin_poll(request) if command is Command.POLL else self._call(request)
             task = self._loop.create_task(work)
             self._running[task] = request
             task.add_done_callback(self._ended)
@@ -226,6 +244,26 @@ class _Session:
             if not task.done():
                 self._link.fail(request, error)
                 task.cancel()
+
+    # ------------------------------------------------------------------ other brokers
+
+    def _take(self, request: Request) -> None:
+        """What nobody waits for an answer to. Whoever says something impossible is hung up on."""
+        if self._peer is None or self._intake is None:
+            self._link.end(ProtocolError(f"{request.command.name} is for brokers: they say in HELLO who they are"))
+            return
+        try:
+            self._intake.take(self._peer, request)
+        except Exception as problem:
+            self._link.end(_unexpected(request, problem))
+
+    async def _answer_peer(self, request: Request) -> None:
+        try:
+            if self._peer is None or self._intake is None:
+                raise ProtocolError(f"{request.command.name} is for brokers: they say in HELLO who they are")
+            self._link.reply(request, await self._intake.answer(self._peer, request))
+        except Exception as problem:
+            self._link.fail(request, _unexpected(request, problem))
 
     # ------------------------------------------------------------------ PUBLISH
 

@@ -1,0 +1,366 @@
+"""The links to the other brokers: what this broker says to them, and what it knows of them by hearing.
+
+Each broker dials every other one and talks only on what it dialled: a *bulk* line for entries and snapshots, a *pulse*
+line for votes, heartbeats and acknowledgements, and a third connection for calls when there is something to ask. So
+bulk never delays what keeps a leader in office.
+
+Rules
+- Messages gather during a turn of the loop and leave together, several replica sets in one frame.
+- What cannot be sent is lost, and the Raft nodes are told so: nothing waits here for a broker that is away. What waits
+  for one that reads slowly is bounded in bytes.
+- At every dial the other end must be the broker that is expected: its node id and its cluster are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final, Protocol
+
+from lanner import limits
+from lanner.broker import snapshots
+from lanner.broker.settings import join_address
+from lanner.errors import ConflictError, ConnectionLost, DeadlineExceeded, LannerError
+from lanner.net.connector import ClientLink, open_connection
+from lanner.raft import Message, MessageKind, encode_message
+from lanner.wire.connection import Reply
+from lanner.wire.messages import Command, Control, PeerHello
+from lanner.wire.peers import Pulse, RaftFrame, SnapshotFrame
+
+log = logging.getLogger("lanner.peers")
+
+PULSE_SECONDS: Final = 0.15
+ALIVE_SECONDS: Final = 1.0
+DIAL_TIMEOUT_MS: Final = 2_000
+SILENT_MS_MAX: Final = 5_000  # so long may bytes go unacknowledged before the connection is given up
+LINE_BYTES_MAX: Final = 16 * limits.MIB
+_BACKOFF_SECONDS_MIN: Final = 0.05
+_BACKOFF_SECONDS_MAX: Final = 1.0
+_SAY_AGAIN_SECONDS: Final = 30.0
+_BULK: Final = frozenset({MessageKind.APPEND, MessageKind.COMMIT, MessageKind.SNAPSHOT})
+
+Address = tuple[str, int]
+
+
+class Home(Protocol):
+    """What the links need to know of the broker they belong to."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def hello(self) -> PeerHello: ...
+    def addresses_of(self, node_id: str) -> Sequence[Address]: ...
+    def unreachable(self, set_id: int, replica_id: int) -> None: ...
+
+
+class _Line:
+    """One connection that is dialled again and again, and what waits to go over it in this turn."""
+
+    def __init__(self, peers: Peers, node_id: str, *, bulk: bool) -> None:
+        self._peers = peers
+        self._node_id = node_id
+        self._bulk = bulk
+        self._outbox: list[tuple[int, Message]] = []
+        self._said = ("", -_SAY_AGAIN_SECONDS)
+        self.link: ClientLink | None = None
+        self.told: dict[int, int] = {}  # on the pulse line: what this connection was told of leadership
+        self.dial_now = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"lanner-line-{node_id[:8]}")
+
+    @property
+    def usable(self) -> ClientLink | None:
+        link = self.link
+        return link if link is not None and link.is_open and link.unsent_bytes <= LINE_BYTES_MAX else None
+
+    def put(self, set_id: int, message: Message) -> None:
+        self._outbox.append((set_id, message))
+
+    def flush(self) -> None:
+        """Everything that gathered, in frames of bounded size; or, when it cannot go, a word to the Raft nodes."""
+        outbox, self._outbox = self._outbox, []
+        link = self.usable
+        if link is None:
+            for set_id, message in outbox:
+                self._peers.home.unreachable(set_id, message.receiver)
+            return
+        items: list[tuple[int, int]] = []
+        buffers: list[bytes | memoryview] = []
+        size = 0
+        for set_id, message in outbox:
+            parts = encode_message(message)
+            length = sum(map(len, parts))
+            items.append((set_id, length))
+            buffers += parts
+            size += length
+            if size >= limits.RAFT_FRAME_BYTES:
+                link.tell(Command.RAFT, RaftFrame(items), buffers)
+                items, buffers, size = [], [], 0
+        if items:
+            link.tell(Command.RAFT, RaftFrame(items), buffers)
+        link.flush()
+
+    async def _run(self) -> None:
+        backoff = _BACKOFF_SECONDS_MIN
+        while True:
+            try:
+                self.link = await self._peers.dial(self._node_id, bulk=self._bulk)
+                backoff = _BACKOFF_SECONDS_MIN
+                self.told = {}
+                await asyncio.shield(self.link.closed)
+                self._say(f"the connection to {self._peers.shown(self._node_id)} ended")
+            except LannerError as error:
+                self._say(error.message)
+            except Exception:  # a line that dies would cut this broker off until its restart
+                log.exception("a line to %s failed", self._peers.shown(self._node_id))
+            self.link = None
+            self.dial_now.clear()
+            try:
+                async with asyncio.timeout(backoff * (0.5 + self._peers.rng.random() / 2)):
+                    await self.dial_now.wait()
+            except TimeoutError:
+                pass
+            backoff = min(2 * backoff, _BACKOFF_SECONDS_MAX)
+
+    def _say(self, reason: str) -> None:
+        """Once for each line and reason, then rarely: a broker that is away for a day must not fill the log."""
+        now = self._peers.loop.time()
+        if self._bulk and (reason != self._said[0] or now - self._said[1] >= _SAY_AGAIN_SECONDS):
+            self._said = (reason, now)
+            log.warning("%s", reason)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        if self.link is not None:
+            self.link.hang_up()
+
+
+class _Peer:
+    """Both lines to one broker, and the connection for calls."""
+
+    def __init__(self, peers: Peers, node_id: str) -> None:
+        self._peers = peers
+        self.node_id = node_id
+        self.bulk = _Line(peers, node_id, bulk=True)
+        self.pulse = _Line(peers, node_id, bulk=False)
+        self.calls: ClientLink | None = None
+        self.calling = asyncio.Lock()
+
+    async def call_link(self) -> ClientLink:
+        async with self.calling:
+            if self.calls is None or not self.calls.is_open:
+                self.calls = await self._peers.dial(self.node_id, bulk=False)
+            return self.calls
+
+    async def close(self) -> None:
+        await asyncio.gather(self.bulk.close(), self.pulse.close())
+        if self.calls is not None:
+            self.calls.hang_up()
+
+
+class Peers:
+    """Every other broker, as seen from this one."""
+
+    def __init__(self, home: Home, *, rng: Random, snapshot_bytes_per_second: int) -> None:
+        self.home = home
+        self.rng = rng
+        self.loop = asyncio.get_running_loop()
+        self.leaders: dict[int, tuple[int, str]] = {}
+        self.on_silent: Callable[[str], None] = lambda _node_id: None
+        self._peers: dict[str, _Peer] = {}
+        self._heard: dict[str, float] = {}
+        self._addresses: dict[str, Address] = {}  # as they said themselves
+        self._dirty: dict[_Line, None] = {}
+        self._flush_due = False
+        self._snapshot_rate = snapshot_bytes_per_second
+        self._snapshot_free_seconds = 0.0
+        self._closed = False
+
+    # ------------------------------------------------------------------ who there is
+
+    def know(self, node_ids: Sequence[str]) -> None:
+        """Keep lines to exactly these brokers."""
+        if self._closed:
+            return
+        wanted = set(node_ids) - {self.home.node_id, ""}
+        for node_id in wanted - self._peers.keys():
+            self._peers[node_id] = _Peer(self, node_id)
+        for node_id in self._peers.keys() - wanted:
+            gone = self._peers.pop(node_id)
+            self._heard.pop(node_id, None)
+            self.loop.create_task(gone.close())
+
+    @property
+    def known(self) -> list[str]:
+        return list(self._peers)
+
+    def met(self, peer: PeerHello, address: Address | None) -> None:
+        """That broker has connected: it is there, and says where it is reached."""
+        if address is not None:
+            self._addresses[peer.node_id] = address
+        found = self._peers.get(peer.node_id)
+        if found is not None:
+            found.bulk.dial_now.set()
+            found.pulse.dial_now.set()
+
+    def heard(self, node_id: str, pulse: Pulse) -> None:
+        """A pulse came: it lives, and leads these."""
+        self._heard[node_id] = self.loop.time()
+        leaders = self.leaders
+        for set_id, term in pulse.leads:
+            known = leaders.get(set_id)
+            if known is None or known[0] <= term:
+                leaders[set_id] = (term, node_id)
+
+    def is_alive(self, node_id: str) -> bool:
+        """A pulse was heard a moment ago; this broker itself always lives."""
+        heard = self._heard.get(node_id)
+        return node_id == self.home.node_id or (heard is not None and self.loop.time() - heard <= ALIVE_SECONDS)
+
+    def forget_set(self, set_id: int) -> None:
+        self.leaders.pop(set_id, None)
+
+    def shown(self, node_id: str) -> str:
+        address = next(iter(self.addresses_of(node_id)), None)
+        return f"broker {node_id[:8]}" + ("" if address is None else f" at {join_address(*address)}")
+
+    def addresses_of(self, node_id: str) -> list[Address]:
+        """Where a broker may be reached, the likeliest first."""
+        said = self._addresses.get(node_id)
+        found = [] if said is None else [said]
+        return list(dict.fromkeys([*found, *self.home.addresses_of(node_id)]))
+
+    # ------------------------------------------------------------------ connections
+
+    async def dial(self, node_id: str, *, bulk: bool) -> ClientLink:
+        """A connection to that broker, whichever of its addresses answers in its name."""
+        problem: LannerError = ConnectionLost(f"where broker {node_id[:8]} is reached is not known yet")
+        for host, port in self.addresses_of(node_id):
+            try:
+                return await self._dial_at(node_id, host, port, bulk=bulk)
+            except LannerError as error:
+                problem = error
+        raise problem
+
+    async def _dial_at(self, node_id: str, host: str, port: int, *, bulk: bool) -> ClientLink:
+        own = self.home.hello
+        peer = PeerHello(own.cluster_id, own.node_id, own.name, own.address, bulk)
+        link = await open_connection(
+            host, port, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=peer, silent_ms_max=SILENT_MS_MAX
+        )
+        there = link.hello_reply
+        if there.node_id == node_id and there.cluster_id in ("", own.cluster_id):
+            return link
+        link.hang_up()
+        what = "node" if there.node_id != node_id else "cluster"
+        found, expected = (there.node_id, node_id) if what == "node" else (there.cluster_id, own.cluster_id)
+        raise ConflictError(
+            f"{join_address(host, port)} answers as {what} {found}, where {what} {expected} is expected: another "
+            "broker listens there; nothing is sent to it",
+            address=join_address(host, port),
+        )
+
+    # ------------------------------------------------------------------ saying
+
+    def put(self, node_id: str, set_id: int, message: Message) -> None:
+        """To be sent by the next `flush`."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            self.home.unreachable(set_id, message.receiver)
+            return
+        line = peer.bulk if message.kind in _BULK else peer.pulse
+        line.put(set_id, message)
+        self._dirty[line] = None
+
+    def send(self, node_id: str, set_id: int, message: Message) -> None:
+        """To be sent when this turn of the loop is over."""
+        self.put(node_id, set_id, message)
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flush_due = False
+        dirty, self._dirty = self._dirty, {}
+        for line in dirty:
+            line.flush()
+
+    def send_snapshot(self, node_id: str, value: snapshots.Piece | snapshots.Reply) -> None:
+        """Pieces leave at a bounded rate, over all peers together; answers leave at once."""
+        data = snapshots.encode(value)
+        now = self.loop.time()
+        if isinstance(value, snapshots.Reply):
+            self._tell_snapshot(node_id, data)
+            return
+        start = max(now, self._snapshot_free_seconds)
+        self._snapshot_free_seconds = start + len(data) / self._snapshot_rate
+        if start > now:
+            self.loop.call_at(start, self._tell_snapshot, node_id, data)
+        else:
+            self._tell_snapshot(node_id, data)
+
+    def _tell_snapshot(self, node_id: str, data: bytes) -> None:
+        peer = self._peers.get(node_id)
+        link = None if peer is None else peer.bulk.usable
+        if link is not None:
+            link.tell(Command.SNAPSHOT, SnapshotFrame(), [data])
+
+    def pulse(self, now_ms: int, led: Sequence[tuple[int, int]]) -> None:
+        """A sign of life to everybody; each connection is told only what it was not told before."""
+        for peer in self._peers.values():
+            link = peer.pulse.usable
+            if link is not None:
+                told = peer.pulse.told
+                news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
+                told.update(news)
+                link.tell(Command.PULSE, Pulse(now_ms, news))
+
+    def watch(self) -> None:
+        """Notice who has gone silent since the last look."""
+        now = self.loop.time()
+        for node_id in [one for one, heard in self._heard.items() if now - heard > ALIVE_SECONDS]:
+            del self._heard[node_id]
+            self.on_silent(node_id)
+
+    # ------------------------------------------------------------------ asking
+
+    async def call(
+        self,
+        node_id: str,
+        command: Command,
+        control: Control,
+        bulk: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_ms: int,
+    ) -> Reply:
+        """One request to that broker, which serves it itself or refuses."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            raise ConnectionLost(f"broker {node_id[:8]} is not known here")
+        try:
+            async with asyncio.timeout(max(timeout_ms, 1) / 1_000):
+                link = await peer.call_link()
+                return await link.request(command, control, bulk)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None
+
+    async def ask_at(self, address: Address, command: Command, control: Control) -> Any:
+        """One request to whoever listens there: for brokers that do not know each other yet."""
+        link = await open_connection(*address, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=self.home.hello)
+        try:
+            async with asyncio.timeout(10 * DIAL_TIMEOUT_MS / 1_000):
+                return (await link.request(command, control)).control
+        except TimeoutError:
+            raise DeadlineExceeded(f"{join_address(*address)} did not answer") from None
+        finally:
+            link.hang_up()
+
+    async def close(self) -> None:
+        self._closed = True
+        peers, self._peers = self._peers, {}
+        await asyncio.gather(*(peer.close() for peer in peers.values()))
+
+
+__all__ = ["Address", "Home", "Peers"]

@@ -1,0 +1,206 @@
+"""This broker's place among the others: who it says it is, which cluster it belongs to, and who leads what.
+
+The place is found once (`founding`) and recorded; every later start takes it from the record. Where the others are
+comes from the metadata, from what they say when they connect, and, before there is any of that, from the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from lanner import limits
+from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.founding import Founding, Search, decode_record, encode_record
+from lanner.broker.peers import Address
+from lanner.broker.settings import join_address, parse_address
+from lanner.cluster import BrokerState, Registration, encode_register_broker
+from lanner.errors import ConflictError, LannerError, ServiceUnavailable, ValidationError
+from lanner.wire.messages import Command, PeerHello
+from lanner.wire.peers import PeerInfo, PeerInfoReply
+
+if TYPE_CHECKING:
+    from lanner.broker.node import Node
+
+log = logging.getLogger("lanner.broker")
+
+FEATURE_LEVEL: Final = 1
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})
+_REGISTER_AGAIN_SECONDS: Final = 1.0
+
+
+class Place:
+    """What the node knows of itself as one of several."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._registration: Registration | None = None
+        self._met: dict[str, None] = {}  # brokers of this cluster that connected before the metadata named them
+        self.founding: Founding | None = None
+        recorded = node.directory.read_founding()
+        if recorded is not None:
+            self.founding = decode_record(recorded, node.directory.node_id)
+
+    # ------------------------------------------------------------------ who this is
+
+    @property
+    def node_id(self) -> str:
+        return self._node.directory.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty until this broker belongs to one."""
+        return "" if self.founding is None else self.founding.cluster_id
+
+    @property
+    def name(self) -> str:
+        if self.founding is not None:
+            return self.founding.name
+        return self._node.settings.name or f"broker-{self.node_id[:8]}"
+
+    @property
+    def registration(self) -> Registration:
+        if self._registration is None:
+            raise ServiceUnavailable("the broker is starting")
+        return self._registration
+
+    @property
+    def hello(self) -> PeerHello:
+        return PeerHello(self.cluster_id, self.node_id, self.name, self.registration.addresses.get("native", ""))
+
+    def introduce(self, doors: Mapping[str, Address]) -> None:
+        """The doors are open: from now on this broker can say where it is reached."""
+        settings = self._node.settings
+        if self.founding is not None and settings.name not in ("", self.founding.name):
+            raise ValidationError(
+                f"this data belongs to broker {self.founding.name!r}, which cannot be renamed to {settings.name!r}: "
+                "give its own name, or an empty data directory",
+                field="name",
+            )
+        advertised = parse_address(settings.advertise, "advertise")
+        native = doors.get("native")
+        host = None if advertised is None else advertised[0]
+        if native is not None and advertised is None:
+            host = native[0]
+            if host in _WILDCARDS:
+                host = socket.gethostname()
+                if settings.seeds or settings.join:
+                    raise ValidationError(
+                        f"the native door listens on {native[0]}, which others cannot dial: say with --advertise "
+                        "HOST:PORT where they reach this broker",
+                        field="advertise",
+                    )
+            advertised = (host, native[1])
+        addresses = {} if advertised is None else {"native": join_address(*advertised)}
+        for kind in ("http", "grpc"):
+            door = doors.get(kind)
+            if door is not None:
+                addresses[kind] = join_address(host if host and door[0] in _WILDCARDS else door[0], door[1])
+        self._registration = Registration(
+            self.name, self.node_id, addresses, settings.rack, FEATURE_LEVEL, FEATURE_LEVEL
+        )
+
+    # ------------------------------------------------------------------ coming to belong
+
+    async def establish(self) -> Founding:
+        """The place that is recorded; else find one, and record it before anything is built on it."""
+        if self.founding is None:
+            found = await self._search()
+            found = msgspec.structs.replace(found, name=self.name)
+            await self._node.in_saver(lambda: self._node.directory.write_founding(encode_record(found)))
+            self.founding = found
+            log.info("broker %s belongs to cluster %s", self.name, found.cluster_id)
+        return self.founding
+
+    async def _search(self) -> Founding:
+        node, settings = self._node, self._node.settings
+        search = Search(self.registration, self._ask, node.directory.cluster_id)
+        if CLUSTER_SET in node.engine.ledger.sets():
+            if settings.seeds or settings.join:
+                log.warning(
+                    "this directory holds the data of one broker that stood alone: it goes on as a cluster of one"
+                )
+            return search.alone()
+        if settings.join:
+            return await search.join([settings.join])
+        return await search.among(settings.seeds) if settings.seeds else search.alone()
+
+    async def _ask(self, address: str, control: PeerInfo) -> PeerInfoReply:
+        where = parse_address(address, "address")
+        assert where is not None, "settings refuse empty addresses"
+        reply: PeerInfoReply = await self._node.peers.ask_at(where, Command.PEER_INFO, control)
+        return reply
+
+    async def keep_registered(self) -> None:
+        """Tell the metadata what has changed about this broker since it was here last; again until it is heard."""
+        while True:
+            known = self._node.engine.cluster.brokers.get(self.node_id)
+            own = self.registration
+            if known is not None and (known.rack, known.addresses) == (own.rack, own.addresses):
+                return
+            try:
+                await self._node.propose_cluster(encode_register_broker(own, self._node.own_ms()))
+            except ConflictError as error:
+                self._node.fail(error)
+                return
+            except LannerError as error:
+                log.warning("could not tell the cluster about this broker: %s", error.message)
+            await asyncio.sleep(_REGISTER_AGAIN_SECONDS)
+
+    # ------------------------------------------------------------------ the others
+
+    def meet(self, node_id: str) -> None:
+        """That one says that it belongs here; until the metadata knows better it is believed."""
+        if len(self._met) < limits.BROKERS_MAX:
+            self._met[node_id] = None
+
+    def brokers(self) -> list[str]:
+        """The node ids of all that this broker should keep lines to."""
+        founding = self.founding
+        if founding is None or self._node.steward is None:
+            return []
+        known = self._node.engine.cluster.brokers
+        if not known:
+            return [*(founder.node_id for founder in founding.founders), *self._met]
+        live = [one.node_id for one in known.values() if one.state is not BrokerState.REMOVED and not one.lost]
+        return [*live, *(one for one in self._met if one not in known)]
+
+    def addresses_of(self, node_id: str) -> list[Address]:
+        """Where the metadata and the record say that a broker is."""
+        found: list[str] = []
+        if self._node.steward is not None:
+            broker = self._node.engine.cluster.brokers.get(node_id)
+            if broker is not None:
+                found.append(broker.addresses.get("native", ""))
+        if self.founding is not None:
+            found += [one.addresses.get("native", "") for one in self.founding.founders if one.node_id == node_id]
+        addresses = [parse_address(text, "address") for text in found]
+        return [address for address in addresses if address is not None]
+
+    def unreachable(self, set_id: int, replica_id: int) -> None:
+        replica = self._node.engine.replicas.get(set_id)
+        if replica is not None:
+            replica.node.report_unreachable(replica_id)
+
+    def leader_of(self, set_id: int) -> str:
+        """The node id of a set's leader as far as this broker knows; empty while it does not."""
+        node = self._node
+        replica = node.engine.replicas.get(set_id)
+        gossip = node.peers.leaders.get(set_id)
+        if replica is not None and node.steward is not None:
+            leader = replica.node.leader_id
+            if leader == replica.node.node_id:
+                return self.node_id
+            found = node.steward.route(set_id, leader) if leader else None
+            if found:
+                return found
+            if gossip is not None and gossip[0] < replica.node.term:
+                return ""
+        if gossip is None or not node.peers.is_alive(gossip[1]) or gossip[1] == self.node_id:
+            return ""
+        return gossip[1]

@@ -1,0 +1,140 @@
+"""Changes of the metadata, from whichever broker wants them.
+
+A command goes into the log of set 0 on the broker that leads it, here or over one hop. Its outcome is what applying it
+comes to *on this broker*: whoever asked can look at the metadata right afterwards and finds the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lanner.broker.engine import CLUSTER_SET
+from lanner.errors import (
+    BadGateway,
+    ConnectionLost,
+    DeadlineExceeded,
+    LannerError,
+    NotLeader,
+    ServiceUnavailable,
+    ValidationError,
+)
+from lanner.wire.messages import Command
+from lanner.wire.peers import Propose
+
+if TYPE_CHECKING:
+    from lanner.broker.node import Node
+
+COMMAND_BYTES_MAX: Final = 64 * 1024
+OUTCOMES_MAX: Final = 4_096
+_AGAIN_SECONDS_MIN: Final = 0.02
+_AGAIN_SECONDS_MAX: Final = 0.5
+_ELSEWHERE: Final = (NotLeader, ConnectionLost, BadGateway, ServiceUnavailable)
+
+
+class Outcomes:
+    """What applying the latest commands came to, by index; for whoever had them proposed elsewhere."""
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[int, Any] = OrderedDict()
+
+    def note(self, index: int, result: Any) -> None:
+        self._results[index] = result
+        if len(self._results) > OUTCOMES_MAX:
+            self._results.popitem(last=False)
+
+    def at(self, index: int) -> Any:
+        """An index that came here within a snapshot has no outcome that anybody could know."""
+        if index not in self._results:
+            return ServiceUnavailable("the change was applied, but its outcome is not known here: look, or ask again")
+        return self._results[index]
+
+
+class Proposals:
+    """Proposes for this broker's own callers, and for other brokers that send theirs here."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self.outcomes = Outcomes()
+
+    async def propose(self, command: bytes, timeout_ms: int) -> Any:
+        """Until somebody leads, and until the deadline; a command may then have taken effect or not."""
+        ends = self._loop.time() + timeout_ms / 1_000
+        pause = _AGAIN_SECONDS_MIN
+        while True:
+            left_ms = int((ends - self._loop.time()) * 1_000)
+            try:
+                result = await self._propose_once(command, max(left_ms, 1))
+            except _ELSEWHERE as error:
+                if self._loop.time() + pause >= ends:
+                    raise DeadlineExceeded(
+                        f"nobody could take the change of the metadata within {timeout_ms} ms: {error.message}"
+                    ) from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _AGAIN_SECONDS_MAX)
+                continue
+            if isinstance(result, LannerError):
+                raise result
+            return result
+
+    async def _propose_once(self, command: bytes, timeout_ms: int) -> Any:
+        node = self._node
+        leader = node.leader_of(CLUSTER_SET)
+        if leader == node.node_id:
+            index, result = await self.propose_here(command, timeout_ms)
+            return result
+        if not leader:
+            raise NotLeader("nobody leads the metadata at the moment")
+        reply = await node.peers.call(leader, Command.PROPOSE, Propose(), [command], timeout_ms=timeout_ms)
+        index = reply.control.index
+        await node.until(lambda: node.metadata_index >= index, timeout_ms)
+        return self.outcomes.at(index)
+
+    async def propose_here(self, command: bytes, timeout_ms: int) -> tuple[int, Any]:
+        """Into the log of this broker, if it leads: where it was applied, and what it came to."""
+        if not 0 < len(command) <= COMMAND_BYTES_MAX:
+            raise ValidationError(f"a command of {len(command)} bytes is too short or too long")
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def applied(result: Any) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        index = self._node.engine.propose(CLUSTER_SET, command, applied)
+        self._node.kick()
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                result = await future
+        except TimeoutError:
+            raise DeadlineExceeded("the change of the metadata did not commit in time; it may still") from None
+        if isinstance(result, NotLeader):
+            raise result
+        return index, result
+
+
+class Waiting:
+    """Those who wait for something that commits, messages or time may bring about."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def look_again(self) -> None:
+        """Something may have changed."""
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def change(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self.change()
