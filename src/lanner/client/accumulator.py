@@ -14,11 +14,13 @@ Rules:
   any more (its deadline passed, the broker forgot the producer), the lane goes on under a new producer id, and
   the messages concerned are reported as unknown, never silently repeated.
 - Memory is bounded: `buffered_bytes` counts every message until its fate is known.
+- Where a lane's parcels go, and whether there is room there, is asked for each lane apart (`Room`): a broker that is
+  away, or full, holds up its own lanes only. They are `held_up` until the shell says that something has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from lanner import batch, limits
@@ -43,6 +45,26 @@ MESSAGE_OVERHEAD_BYTES: Final = 16  # what a message takes in a batch beside its
 
 class Chance(Protocol):
     def random(self) -> float: ...
+
+
+class Room(Protocol):
+    """How much may be sent where a lane's parcels go."""
+
+    def left(self, lane: Lane) -> int: ...
+    def use(self, lane: Lane, count: int) -> None: ...
+
+
+class AllTogether:
+    """So many parcels, whichever lanes they are of."""
+
+    def __init__(self, count_max: int) -> None:
+        self._left = count_max
+
+    def left(self, lane: Lane) -> int:
+        return self._left
+
+    def use(self, lane: Lane, count: int) -> None:
+        self._left -= count
 
 
 class Accumulator:
@@ -163,35 +185,44 @@ class Accumulator:
 
     # ------------------------------------------------------------------ sending
 
-    def take(self, now_ms: float, count_max: int) -> Taken:
+    def take(self, now_ms: float, room: Room) -> Taken:
         """The parcels to send now, in order, encoded and numbered; and those that cannot be encoded."""
         taken = Taken([], [])
         self._waiting_identity = False
         for lane in list(self._active):
-            if len(taken.parcels) >= count_max:
-                break
+            lane.held_up = False
+            if now_ms < lane.retry_at_ms or (lane.resend and lane.unanswered):
+                continue
+            left = room.left(lane)
+            if left <= 0:
+                lane.held_up = True
+                continue
+            before = len(taken.parcels)
             if lane.resend:
-                if lane.unanswered or now_ms < lane.retry_at_ms:
-                    continue
                 lane.resend = False
                 for parcel in lane.flight:
                     parcel.attempts += 1
                 lane.unanswered = len(lane.flight)
                 taken.parcels.extend(lane.flight)
-            if now_ms >= lane.retry_at_ms and not self._take_fresh(lane, now_ms, count_max, taken):
+            if not self._take_fresh(lane, now_ms, before + left, taken):
                 self._active.pop(lane, None)
+            if len(taken.parcels) > before:
+                room.use(lane, len(taken.parcels) - before)
         return taken
 
     def _take_fresh(self, lane: Lane, now_ms: float, count_max: int, taken: Taken) -> bool:
         """Send what the lane's window allows. Returns whether the lane has to be looked at again by itself."""
         while lane.sealed or lane.opened:
-            if len(lane.flight) >= self._window(lane) or len(taken.parcels) >= count_max:
+            if len(lane.flight) >= self._window(lane):
                 return True
             if not lane.sealed:
                 kind, parcel = next(iter(lane.opened.items()))
                 if now_ms < parcel.born_ms + self.linger_ms:
                     return True
                 lane.sealed.append(lane.opened.pop(kind))
+            if len(taken.parcels) >= count_max:
+                lane.held_up = True
+                return True
             if lane.sequenced and lane.identity is None:
                 if self.identity is None:
                     self._waiting_identity = True
@@ -236,9 +267,11 @@ class Accumulator:
         lane.sequence += 1  # only now: what could not be encoded has taken no number
 
     def next_due_ms(self, now_ms: float) -> float | None:
-        """When `take` or `expire` may have something to do without a further event; None: nothing is held."""
+        """When `take` may have something to do without a further event; None: only an event brings it on."""
         due: float | None = None
         for lane in self._active:
+            if lane.held_up:
+                continue
             if lane.resend:
                 moment = lane.retry_at_ms if not lane.unanswered else now_ms + self.timeout_ms
             elif len(lane.flight) >= self._window(lane):
@@ -272,8 +305,13 @@ class Accumulator:
             self._active[lane] = None
         return []
 
-    def failed(self, parcel: Parcel, error: LannerError, now_ms: float, *, sent: bool = True) -> list[Fate]:
-        """The sending failed. Returns every parcel that has failed for good by it; the rest is sent again."""
+    def failed(
+        self, parcel: Parcel, error: LannerError, now_ms: float, *, sent: bool = True, elsewhere: bool = False
+    ) -> list[Fate]:
+        """The sending failed. Returns every parcel that has failed for good by it; the rest is sent again.
+
+        `elsewhere`: it is known who would take it, so the first repetition need not wait.
+        """
         lane = parcel.lane
         lane.unanswered -= 1
         parcel.error = error
@@ -283,7 +321,8 @@ class Accumulator:
             lane.resend = True
             lane.failures += 1
             backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(lane.failures - 1, 10))
-            lane.retry_at_ms = now_ms + backoff_ms * (0.5 + self._rng.random())
+            at_once = elsewhere and lane.failures == 1
+            lane.retry_at_ms = 0.0 if at_once else now_ms + backoff_ms * (0.5 + self._rng.random())
         if error.retry_after_ms is not None:
             lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, 10 * BACKOFF_MS_MAX))
         self._active[lane] = None
@@ -359,8 +398,13 @@ class Accumulator:
         if parcels:
             self._active[lane] = None
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether something waits for room where it goes."""
+        return any(lane.held_up for lane in self._active)
+
     def expire(self, now_ms: float) -> list[Fate]:
-        """What was never sent and has waited too long."""
+        """What is not under way and has waited too long."""
         too_old_ms = now_ms - self.timeout_ms
         fates = []
         for lane in list(self._active):
@@ -394,11 +438,12 @@ class Accumulator:
         self._active.clear()
         return fates
 
-    def wake(self) -> None:
-        """The broker can be reached again: what waited for a retry need not wait longer."""
+    def wake(self, concerned: Callable[[Lane], bool]) -> None:
+        """A broker can be reached again, or another leads: what waited there for a retry need not wait longer."""
         for lane in self._active:
-            lane.retry_at_ms = 0.0
-            lane.failures = 0
+            if concerned(lane):
+                lane.retry_at_ms = 0.0
+                lane.failures = 0
 
     def _settle(self, parcel: Parcel) -> None:
         parcel.settled = True

@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from lanner.batch import decode
+from lanner.client.brokers import Brokers
 from lanner.client.intake import moment_ms
+from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing
-from lanner.client.session import Session
 from lanner.errors import TopicExists, ValidationError
 from lanner.model import Message, TopicSettings, check_name
 from lanner.wire.cluster import (
@@ -29,7 +30,6 @@ from lanner.wire.cluster import (
 from lanner.wire.messages import (
     AlterTopic,
     Command,
-    Commit,
     Committed,
     CommittedReply,
     CountReply,
@@ -75,7 +75,7 @@ class DeadMessages(NamedTuple):
 class Admin:
     """Reached as `queue.admin`."""
 
-    def __init__(self, session: Session, routing: Routing) -> None:
+    def __init__(self, session: Brokers, routing: Routing) -> None:
         self._session = session
         self._routing = routing
 
@@ -197,7 +197,8 @@ class Admin:
     async def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Set a stream group's next offsets."""
         name = _group_name(topic, group)
-        await self._session.request(Command.COMMIT, Commit(name.group, name.topic, dict(offsets)), Empty)
+        if offsets:
+            await Leaders(self._session, self._routing).commit(name.topic, name.group, offsets)
 
     async def committed(self, topic: str, group: str) -> dict[int, int]:
         """A stream group's next offsets; partitions without a commit are absent."""

@@ -19,20 +19,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from lanner import limits
+from lanner.client.brokers import Brokers
 from lanner.client.delivery import Message, MessageBatch, Part, Settling
+from lanner.client.polling import ROUND_MS, Poller, Wanted
 from lanner.client.routing import Routing
-from lanner.client.session import Outcome, Session
 from lanner.client.settling import SettleQueue
 from lanner.errors import LannerError, ServiceUnavailable, ValidationError
 from lanner.model import check_name
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Command, Poll, Polled, PolledBatch, Release, Settled, SettleItem, SettleKind
+from lanner.wire.messages import Polled, PolledBatch, SettleItem, SettleKind
 
 _log: Final = logging.getLogger("lanner.client")
 
 IN_HAND_S: Final = 0.1  # `async for` aims at so much work in hand
 LEFT_WITHOUT_SETTLING: Final = "the consumer left without settling it"
-_ROUND_MS: Final = 30_000  # a wait without end is asked in rounds of this
 _CLOSE_S: Final = 5.0
 _NOTHING_YET_S: Final = 0.05
 
@@ -42,7 +42,7 @@ class Consumer:
 
     def __init__(
         self,
-        session: Session,
+        brokers: Brokers,
         routing: Routing,
         topic: str,
         group: str,
@@ -65,20 +65,26 @@ class Consumer:
             _check_count("prefetch", prefetch, limits.POLL_MESSAGES_MAX)
         if start not in ("earliest", "latest"):
             raise ValidationError(f"start is {start!r}: choose earliest or latest", field="start")
-        self._session = session
         self._routing = routing
         self._loop = asyncio.get_running_loop()
         self._max_messages = max_messages
-        self._max_bytes = max_bytes
         self._lease_ms = -1 if lease_ms is None else lease_ms
-        self._partitions = None if partitions is None else list(partitions)
-        self._start = start
         self._auto_ack = auto_ack
         self._auto_extend = auto_extend
         self.pace = Pace(max_messages, prefetch)
-        self._sequence = 0
-        self._turn = asyncio.Lock()  # one poll at a time: a poll is known to the broker by its number
-        self._settles = SettleQueue(session, self.topic, self.group)
+        self._turn = asyncio.Lock()  # one poll at a time: a poll is known to the brokers by its number
+        self._settles = SettleQueue(brokers, routing, self.topic, self.group)
+        wanted = Wanted(
+            self.topic,
+            self.group,
+            self.member,
+            None if partitions is None else list(partitions),
+            max_bytes,
+            self._lease_ms,
+            auto_ack,
+            start,
+        )
+        self._poller = Poller(brokers, routing, self._settles, wanted, self._release_reply, self._check_open)
         self._held: dict[Part, None] = {}  # leased and not settled
         self._iterated: Sequence[Part] = ()  # what `take` handed out last
         self._iterating: Iterator[Message] | None = None
@@ -103,7 +109,7 @@ class Consumer:
     async def take(self) -> MessageBatch:
         """What `async for` works through next: waits until there is something. Places count as seen one by one."""
         while True:
-            batch = await self._poll(self.pace.size, _ROUND_MS)
+            batch = await self._poll(self.pace.size, ROUND_MS)
             if batch:
                 self._iterated = batch.parts
                 return batch
@@ -118,7 +124,7 @@ class Consumer:
                 part.give_up(unseen)
         self._iterated, self._iterating = (), None
         if items:
-            await self._session.request(Command.RELEASE, Release(self.group, self.topic, items), Settled)
+            await self._settles.release(items)
 
     async def _poll(self, max_messages: int, wait_ms: int) -> MessageBatch:
         async with self._turn:
@@ -126,59 +132,15 @@ class Consumer:
             while True:
                 self._check_open()
                 left_ms = max(0, round((deadline - self._loop.time()) * 1000))
-                polled, bulk = await self._poll_once(max_messages, min(left_ms, _ROUND_MS))
-                parts = self._read(polled.batches, bulk)
+                replies = await self._poller.poll(max_messages, left_ms)
+                if self._closed:  # meanwhile
+                    for reply in replies:
+                        self._release_reply(reply)
+                    raise self._closed_error()
+                parts = [part for reply in replies for part in self._read(reply.control.batches, reply.bulk)]
                 if parts or self._loop.time() >= deadline:
-                    return MessageBatch(parts, polled.limited)
-                if polled.limited or polled.batches:
-                    await asyncio.sleep(_NOTHING_YET_S)  # the broker may answer at once that it must not give more
-
-    async def _poll_once(self, max_messages: int, wait_ms: int) -> tuple[Polled, memoryview]:
-        """One numbered poll, asked again under its number when the connection is lost, so no lease is lost by it."""
-        self._sequence += 1
-        settlings = self._settles.take()
-        settles = [item for settling in settlings for item in settling.items]
-        deadline = self._loop.time() + (self._session.timeout_ms + wait_ms) / 1000
-        while True:
-            control = Poll(
-                self.group,
-                self.topic,
-                self.member,
-                self._sequence,
-                self._partitions,
-                max_messages,
-                self._max_bytes,
-                wait_ms,
-                self._lease_ms,
-                self._auto_ack,
-                self._start,
-                settles,
-            )
-            outcome = await self._ask(control, settlings, (deadline - self._loop.time()) * 1000)
-            if not isinstance(outcome, LannerError):
-                return outcome.control, outcome.bulk
-            pause_s = max(_NOTHING_YET_S, (outcome.retry_after_ms or 0) / 1000)
-            if not outcome.retryable or self._loop.time() + pause_s >= deadline:
-                raise outcome
-            if self._closed or self._session.is_closed:
-                raise outcome
-            settlings, settles = [], []  # they go their own way from here
-            await asyncio.sleep(pause_s)
-            await self._session.wait_until_up(deadline)
-
-    async def _ask(self, control: Poll, settlings: list[Settling], timeout_ms: float) -> Outcome:
-        answer: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def polled(outcome: Outcome) -> None:
-            unwanted = self._closed or answer.done()  # whoever asked has left, or was cancelled
-            if unwanted and not isinstance(outcome, LannerError) and not self._auto_ack:
-                self._release_reply(outcome)
-                outcome = self._closed_error()
-            if not answer.done():
-                answer.set_result(outcome)
-
-        self._session.poll(control, polled, lambda outcome: self._settles.answered(settlings, outcome), timeout_ms)
-        return await answer
+                    return MessageBatch(parts, any(reply.control.limited for reply in replies))
+                await asyncio.sleep(_NOTHING_YET_S)  # what came was not usable
 
     def _read(self, batches: Sequence[PolledBatch], bulk: memoryview) -> list[Part]:
         parts: list[Part] = []
@@ -265,6 +227,7 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
+        self._poller.wake()
         if self._extender is not None:
             self._extender.cancel()
         unseen: list[SettleItem] = []
@@ -279,18 +242,17 @@ class Consumer:
         try:
             async with asyncio.timeout(_CLOSE_S):
                 if unseen:
-                    await self._session.request(
-                        Command.RELEASE, Release(self.group, self.topic, unseen), Settled, timeout_ms=_CLOSE_S * 1000
-                    )
+                    await self._settles.release(unseen)
                 await self._settles.idle()
         except (LannerError, TimeoutError) as error:
             _log.warning("messages of %s could not be given back; their leases will end: %s", self.topic, error)
 
     def _release_reply(self, reply: Reply) -> None:
+        """Leases came for somebody who has left: others may have the messages at once."""
         polled: Polled = reply.control
         items = [item for one in polled.batches for item in _items_of(one, SettleKind.NACK, "")]
-        if items:
-            self._session.call(Command.RELEASE, Release(self.group, self.topic, items), (), lambda outcome: None)
+        if items and not self._auto_ack:
+            self._settles.release(items)
 
     async def __aenter__(self) -> Consumer:
         return self

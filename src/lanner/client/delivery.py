@@ -28,13 +28,14 @@ class Settler(Protocol):
 class Settling:
     """The fate of a settle, as an awaitable. The settle is under way whether or not somebody awaits it."""
 
-    __slots__ = ("deadline", "done", "error", "items", "loop", "settled_count", "uncertain", "waiters")
+    __slots__ = ("deadline", "done", "error", "items", "loop", "pieces", "settled_count", "uncertain", "waiters")
 
     def __init__(self, items: list[SettleItem], loop: Any, deadline: float) -> None:
         self.items = items
         self.loop = loop
         self.deadline = deadline
         self.done = False
+        self.pieces = 1  # that have no outcome yet
         self.error: LannerError | None = None
         self.settled_count = 0  # messages it took effect on
         self.uncertain = False  # an earlier sending may have taken effect

@@ -91,9 +91,11 @@ class Lane:
     __slots__ = (
         "failures",
         "flight",
+        "held_up",
         "identity",
         "opened",
         "partition",
+        "place",
         "priority",
         "resend",
         "retry_at_ms",
@@ -118,6 +120,8 @@ class Lane:
         self.resend = False  # flight holds parcels to send again
         self.retry_at_ms = 0.0
         self.failures = 0  # in a row
+        self.held_up = False  # nothing can be sent where it goes, at present
+        self.place: Any = None  # where it goes; the shell's, opaque here
 
 
 class Fate(NamedTuple):

@@ -1,7 +1,10 @@
 """The producer: takes messages, sends batches, and tells each message's fate.
 
-The shell around the accumulator: it moves parcels onto the link and answers back into it, keeps the one timer, opens
-producer ids. It decides nothing about order, numbers or retries.
+The shell around the accumulator: it moves parcels onto the session of whoever leads their partition and answers back
+into it, keeps the one timer, opens producer ids. It decides nothing about order, numbers or retries.
+
+While parcels of a lane are unanswered, more of that lane go to the same broker, also when another leads by now: one
+broker refuses them in order, so that all of them go on to the next in order.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from lanner import limits
 from lanner.batch import Codec
 from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, side_bytes
+from lanner.client.brokers import Brokers
 from lanner.client.intake import (
     Moment,
     Text,
@@ -44,7 +48,7 @@ from lanner.net.clock import now_ms
 from lanner.wire.messages import Command, Empty, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-_TICK_S: Final = 0.25  # how often deadlines are looked at while the broker cannot be reached
+_TICK_S: Final = 0.25  # how often deadlines are looked at while something is held up
 
 
 class _Columns(NamedTuple):
@@ -67,12 +71,36 @@ class _Columns(NamedTuple):
         return sizes
 
 
+class _RoomByLeader:
+    """What may be sent in one turn, to each broker."""
+
+    __slots__ = ("_left", "_routing")
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._left: dict[Session, int] = {}
+
+    def left(self, lane: Lane) -> int:
+        session: Session | None = lane.place
+        if not lane.unanswered or session is None:
+            session = lane.place = self._routing.leader(lane.topic, lane.partition)
+            if session is None:
+                return 0
+        left = self._left.get(session)
+        if left is None:
+            left = self._left[session] = session.room
+        return left
+
+    def use(self, lane: Lane, count: int) -> None:
+        self._left[lane.place] -= count
+
+
 class Producer:
     """Batches by partition and priority, keeps several in flight, repeats safely. `async with` flushes at the end."""
 
     def __init__(
         self,
-        session: Session,
+        brokers: Brokers,
         routing: Routing,
         *,
         linger_ms: float = 5,
@@ -89,7 +117,7 @@ class Producer:
         check_bound("batch_bytes", batch_bytes, 1, limits.BATCH_BYTES_MAX // 2)
         check_bound("batch_messages", batch_messages, 1, limits.BATCH_MESSAGES_MAX)
         check_bound("buffer_bytes_max", buffer_bytes_max, 1, limits.GIB)
-        self._session = session
+        self._brokers = brokers
         self._routing = routing
         self._loop = asyncio.get_running_loop()
         self._held = Accumulator(
@@ -98,7 +126,7 @@ class Producer:
             batch_bytes=batch_bytes,
             batch_messages=batch_messages,
             buffer_bytes_max=buffer_bytes_max,
-            timeout_ms=session.timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=brokers.timeout_ms if timeout_ms is None else timeout_ms,
             codec=_CODECS[codec],
             idempotent=idempotent,
         )
@@ -112,7 +140,9 @@ class Producer:
         self._flush_waiters: list[asyncio.Future[None]] = []
         self._unobserved: LannerError | None = None
         self._closed = False
-        session.on_up.append(self._wake)
+        self._expire_ms = 0.0  # when deadlines are looked at next
+        brokers.on_up.append(self._wake)
+        routing.on_change.append(self._rerouted)
 
     # ------------------------------------------------------------------ sending
 
@@ -322,8 +352,15 @@ class Producer:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
-    def _wake(self) -> None:
-        self._held.wake()
+    def _wake(self, session: Session) -> None:
+        """A broker can be reached (again)."""
+        self._held.wake(lambda lane: lane.place is session)
+        self._schedule()
+
+    def _rerouted(self, topic: str) -> None:
+        """Other brokers lead now, or somebody leads again."""
+        leader = self._routing.leader
+        self._held.wake(lambda lane: lane.topic == topic and lane.place is not leader(topic, lane.partition))
         self._schedule()
 
     def _pump(self) -> None:
@@ -334,32 +371,31 @@ class Producer:
             self._timer = None
         held = self._held
         moment_ms = self._loop.time() * 1000
-        room = self._session.room
+        if moment_ms >= self._expire_ms:
+            self._expire_ms = moment_ms + _TICK_S * 1000
+            self._report(held.expire(moment_ms))
+        taken = held.take(moment_ms, _RoomByLeader(self._routing))
+        for parcel in taken.parcels:
+            self._hand_over(parcel, moment_ms)
+        self._report(taken.refused)
         due_ms: float | None = None  # None: an answer, a connection or a producer id will schedule the next turn
-        if room > 0:
-            taken = held.take(moment_ms, room)
-            for parcel in taken.parcels:
-                self._hand_over(parcel, moment_ms)
-            self._report(taken.refused)
-            if held.needs_identity and self._opening is None:
+        if held.needs_identity:
+            if self._opening is None:
                 self._opening = self._start(self._open_identity())
-            if len(taken.parcels) < room and not held.needs_identity:
-                due_ms = held.next_due_ms(moment_ms)
         else:
-            if not self._session.is_up:
-                self._report(held.expire(moment_ms))
-            if held.parcels:
-                due_ms = moment_ms + _TICK_S * 1000
-        if due_ms is not None:
-            delay_s = min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
-            self._timer = self._loop.call_later(delay_s, self._pump)
+            due_ms = held.next_due_ms(moment_ms)
+        if due_ms is None and not held.is_held_up:
+            return
+        delay_s = _TICK_S if due_ms is None else min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
+        self._timer = self._loop.call_later(delay_s, self._pump)
 
     def _hand_over(self, parcel: Parcel, moment_ms: float) -> None:
         assert parcel.data is not None
+        lane = parcel.lane
         left_ms = parcel.born_ms + self._held.timeout_ms - moment_ms
-        self._session.call(
+        lane.place.call(
             Command.PUBLISH,
-            Publish(parcel.lane.topic, parcel.lane.partition),
+            Publish(lane.topic, lane.partition),
             (parcel.data,),
             partial(self._answered, parcel),
             max(left_ms, _TICK_S * 1000),
@@ -370,9 +406,12 @@ class Producer:
         if parcel.settled:
             return
         if isinstance(outcome, LannerError):
+            lane = parcel.lane
             if isinstance(outcome, NotFoundError):
-                self._routing.forget(parcel.lane.topic)
-            fates = self._held.failed(parcel, outcome, moment_ms, sent=outcome.details.get("sent", True))
+                self._routing.forget(lane.topic)
+            elsewhere = self._routing.failed(lane.topic, lane.partition, lane.place, outcome)
+            sent = outcome.details.get("sent", True)
+            fates = self._held.failed(parcel, outcome, moment_ms, sent=sent, elsewhere=elsewhere)
         else:
             published = outcome.control
             fates = self._held.acknowledged(
@@ -403,7 +442,7 @@ class Producer:
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
         try:
-            opened, _ = await self._session.request(Command.OPEN_PRODUCER, Empty(), ProducerOpened)
+            opened, _ = await self._brokers.request(Command.OPEN_PRODUCER, Empty(), ProducerOpened)
             self._held.identity = Identity(opened.producer_id, opened.epoch)
         except LannerError:
             await asyncio.sleep(_TICK_S)
@@ -437,8 +476,9 @@ class Producer:
     def abandon(self) -> None:
         """End at once: what is not confirmed yet is reported as failed, though the broker may still get it."""
         self._closed = True
-        if self._wake in self._session.on_up:
-            self._session.on_up.remove(self._wake)
+        if self._wake in self._brokers.on_up:
+            self._brokers.on_up.remove(self._wake)
+            self._routing.on_change.remove(self._rerouted)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -8,28 +8,29 @@ from typing import Any
 
 from lanner import limits
 from lanner.client.admin import Admin
+from lanner.client.brokers import Brokers
 from lanner.client.consumer import Consumer
 from lanner.client.intake import Moment, Text
 from lanner.client.producer import Producer
 from lanner.client.reader import Reader, Start
 from lanner.client.receipts import Receipt, Receipts
 from lanner.client.routing import Routing
-from lanner.client.session import TIMEOUT_MS, Session
+from lanner.client.session import TIMEOUT_MS
 from lanner.client.stream import Hole
 from lanner.model import PRIORITY_NORMAL
 
 
 class Queue:
-    """A connection to a broker. `async with lanner.connect(...) as queue`, or `queue = await lanner.connect(...)`."""
+    """The way to the brokers. `async with lanner.connect(...) as queue`, or `queue = await lanner.connect(...)`."""
 
     def __init__(
         self, address: str, *, token: str | None = None, client_name: str = "", timeout_ms: float = TIMEOUT_MS
     ) -> None:
-        self._session = Session(address, token=token, client_name=client_name, timeout_ms=timeout_ms)
-        self._routing = Routing(self._session)
+        self._brokers = Brokers(address, token=token, client_name=client_name, timeout_ms=timeout_ms)
+        self._routing = Routing(self._brokers)
         self._publisher: Producer | None = None
         self._producers: list[Producer] = []
-        self.admin = Admin(self._session, self._routing)
+        self.admin = Admin(self._brokers, self._routing)
 
     # ------------------------------------------------------------------ publishing
 
@@ -111,9 +112,9 @@ class Queue:
         timeout_ms: float | None = None,
     ) -> Producer:
         """A producer of its own, with its own batching. Close it, or use it as `async with`."""
-        self._session.check_open()
+        self._brokers.check_open()
         producer = Producer(
-            self._session,
+            self._brokers,
             self._routing,
             linger_ms=linger_ms,
             batch_bytes=batch_bytes,
@@ -154,9 +155,9 @@ class Queue:
         tenth of a second. `auto_extend` keeps extending the leases of what is held. `auto_ack` settles as it hands
         out: at most once.
         """
-        self._session.check_open()
+        self._brokers.check_open()
         return Consumer(
-            self._session,
+            self._brokers,
             self._routing,
             topic,
             group,
@@ -188,9 +189,9 @@ class Queue:
         `start` is "earliest", "latest", an offset, a datetime, or offsets by partition; where a group has committed,
         that wins. `until_end` stops at what is the end now.
         """
-        self._session.check_open()
+        self._brokers.check_open()
         return Reader(
-            self._session,
+            self._brokers,
             self._routing,
             topic,
             partitions=partitions,
@@ -206,17 +207,17 @@ class Queue:
 
     @property
     def is_connected(self) -> bool:
-        return self._session.is_up
+        return self._brokers.is_up
 
     async def open(self) -> Queue:
         """Connect; raises at once, and says what to do, when there is no broker."""
-        await self._session.open()
+        await self._brokers.open()
         return self
 
     async def close(self, *, flush: bool = True) -> None:
         """Send what producers still hold, then hang up. Without `flush` what is not confirmed is given up."""
         try:
-            if flush and not self._session.is_closed:
+            if flush and not self._brokers.is_closed:
                 closing = [producer.close() for producer in self._producers]
                 for outcome in await asyncio.gather(*closing, return_exceptions=True):
                     if isinstance(outcome, BaseException):
@@ -225,7 +226,7 @@ class Queue:
             for producer in self._producers:
                 producer.abandon()
             await self._routing.close()
-            await self._session.close()
+            await self._brokers.close()
 
     def __await__(self) -> Generator[Any, None, Queue]:
         return self.open().__await__()
@@ -235,7 +236,7 @@ class Queue:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         # After an error a broker that is away is not waited for; without one, what was sent must not vanish silently.
-        await self.close(flush=kind is None or (issubclass(kind, Exception) and self._session.is_up))
+        await self.close(flush=kind is None or (issubclass(kind, Exception) and self._brokers.is_up))
 
 
 def connect(
@@ -245,9 +246,9 @@ def connect(
     client_name: str = "",
     timeout_ms: float = TIMEOUT_MS,
 ) -> Queue:
-    """Connect to a broker: `async with lanner.connect("localhost:7400") as queue`.
+    """Connect: `async with lanner.connect("localhost:7400") as queue`.
 
-    `address` may name several brokers with commas between; the first that answers is used. `timeout_ms` is the
-    deadline of every call that does not have its own.
+    `address` may name several brokers with commas between: any one that answers is enough to find the others, and it is
+    asked first. `timeout_ms` is the deadline of every call that does not have its own.
     """
     return Queue(address, token=token, client_name=client_name, timeout_ms=timeout_ms)

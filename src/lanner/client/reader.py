@@ -8,24 +8,25 @@ more. Retention may take messages before they are read: the reader goes on behin
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 from lanner import limits
+from lanner.client.brokers import Brokers
 from lanner.client.intake import moment_ms
+from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing, choose_partition
 from lanner.client.session import Outcome, Session
 from lanner.client.stream import Hole, Page, ReadBatch, read_page
-from lanner.errors import LannerError, ServiceUnavailable, ValidationError
+from lanner.errors import LannerError, NotLeader, ServiceUnavailable, ValidationError
 from lanner.model import Message, check_name
 from lanner.wire.messages import (
     Command,
-    Commit,
     Committed,
     CommittedReply,
-    Empty,
     Fetch,
     Offsets,
     OffsetsReply,
@@ -85,7 +86,7 @@ class Reader:
 
     def __init__(
         self,
-        session: Session,
+        brokers: Brokers,
         routing: Routing,
         topic: str,
         *,
@@ -101,7 +102,7 @@ class Reader:
         self.group = None if group is None else check_name(group, "group")
         self.holes: deque[Hole] = deque(maxlen=HOLES_KEPT)
         self.missing = 0  # messages that retention took before they were read
-        self._session = session
+        self._brokers = brokers
         self._routing = routing
         self._chosen = [partitions] if isinstance(partitions, int) else partitions
         self._start = start
@@ -133,7 +134,7 @@ class Reader:
         committed: dict[int, int] = {}
         if self.group is not None:
             request = Committed(self.group, self.topic)
-            reply, _ = await self._session.request(Command.COMMITTED, request, CommittedReply)
+            reply, _ = await self._brokers.request(Command.COMMITTED, request, CommittedReply)
             committed = reply.offsets
         starts = await self._starts(self._start, list(chosen), bounds)
         for partition in chosen:
@@ -145,7 +146,7 @@ class Reader:
         self._opened = True
 
     async def _bounds(self, time_ms: int) -> dict[int, PartitionOffsets]:
-        reply, _ = await self._session.request(Command.OFFSETS, Offsets(self.topic, time_ms), OffsetsReply)
+        reply, _ = await self._brokers.request(Command.OFFSETS, Offsets(self.topic, time_ms), OffsetsReply)
         return {found.partition: found for found in reply.partitions}
 
     async def _starts(
@@ -275,20 +276,27 @@ class Reader:
         request = Fetch(
             self.topic, cursor.partition, cursor.asked_offset, self._page_bytes, _WAIT_MS, self._incarnation
         )
-        self._session.call(
+        session = self._routing.leader(self.topic, cursor.partition)
+        if session is None:
+            self._fetched(cursor, generation, None, NotLeader("nobody leads the partition at present"))
+            return
+        session.call(
             Command.FETCH,
             request,
             (),
-            lambda outcome: self._fetched(cursor, generation, outcome),
-            self._session.timeout_ms + _WAIT_MS,
+            lambda outcome: self._fetched(cursor, generation, session, outcome),
+            self._brokers.timeout_ms + _WAIT_MS,
         )
 
-    def _fetched(self, cursor: _Cursor, generation: int, outcome: Outcome) -> None:
+    def _fetched(self, cursor: _Cursor, generation: int, session: Session | None, outcome: Outcome) -> None:
         if self._closed or generation != cursor.generation:
             return
         if isinstance(outcome, LannerError):
-            if outcome.retryable and not self._session.is_closed:
-                pause_s = min(_PAUSE_S_MAX, _PAUSE_S * 2**cursor.failures)
+            elsewhere = self._routing.failed(self.topic, cursor.partition, session, outcome)
+            if outcome.retryable and not self._brokers.is_closed:
+                pause_s = min(_PAUSE_S_MAX, _PAUSE_S * 2**cursor.failures) * (0.5 + random.random())
+                if elsewhere and not cursor.failures:
+                    pause_s = 0.0
                 cursor.failures = min(cursor.failures + 1, 10)
                 self._loop.call_later(pause_s, self._ask_again, cursor, generation)
                 return
@@ -341,7 +349,7 @@ class Reader:
             raise ValidationError("this reader has no group: give queue.reader(..., group=...)", field="group")
         chosen = dict(offsets) if offsets is not None else self.positions()
         if chosen:
-            await self._session.request(Command.COMMIT, Commit(self.group, self.topic, chosen), Empty)
+            await Leaders(self._brokers, self._routing).commit(self.topic, self.group, chosen)
 
     async def lag(self) -> dict[int, int]:
         """How many offsets lie between what was handed out and the end, by partition."""

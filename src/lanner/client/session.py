@@ -1,13 +1,15 @@
-"""A session with the broker: one connection, reopened when it is lost, and a deadline on everything asked.
+"""A session with one broker: one connection, reopened when it is lost, and a deadline on everything asked.
 
-It knows addresses, deadlines and backoff. It refuses to know what a request means; whether one may be asked again is
-for the caller to say.
+It knows addresses, deadlines and backoff. It refuses to know what a request means and that there are other brokers;
+whether something may be asked again, and where, is for the caller to say.
 
 Rules:
 - `call` never repeats a request. When the connection ends, each one in flight gets `ConnectionLost`; its detail
   `sent` is False when the request surely never left.
 - Every request has a deadline. One sweep looks after all of them; there is no timer per request.
 - While the session is open a lost connection is reopened in the background, with backoff.
+- A broker that leaves requests unanswered is asked whether it is still there, where another could serve instead
+  (`probes`); when it does not answer that either, the connection is given up.
 """
 
 from __future__ import annotations
@@ -23,27 +25,29 @@ from lanner.errors import (
     ConnectionLost,
     DeadlineExceeded,
     LannerError,
-    Overloaded,
     ServiceUnavailable,
     ValidationError,
 )
 from lanner.net.connector import ClientLink, PollInFlight, open_connection
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Command, Control, Poll
+from lanner.wire.messages import Command, Control, Empty, Poll
 
 DEFAULT_PORT: Final = 7400
 TIMEOUT_MS: Final = 30_000
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 2.0
 _PING_MS: Final = 10_000
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 2.0
 _SWEEP_S: Final = 0.25
+_PROBE_AFTER_S: Final = 1.0  # silence, though something was asked
+_SILENT_S: Final = 2.5  # and then so long without an answer to the probe
 
+Address = tuple[str, int]
 Outcome = Reply | LannerError
 Callback = Callable[[Outcome], None]
 ControlT = TypeVar("ControlT", bound=Control)
 
 
-def parse_addresses(text: str) -> list[tuple[str, int]]:
+def parse_addresses(text: str) -> list[Address]:
     """HOST:PORT, or several with commas between; the port may be left out."""
     addresses = []
     for part in text.split(","):
@@ -94,17 +98,27 @@ class _Asked:
 
 
 class Session:
-    """One broker at a time, whichever of the addresses answers."""
+    """One broker, under one of its addresses."""
 
     def __init__(
-        self, address: str, *, client_name: str = "", token: str | None = None, timeout_ms: float = TIMEOUT_MS
+        self,
+        addresses: Sequence[Address],
+        *,
+        client_name: str = "",
+        token: str | None = None,
+        timeout_ms: float = TIMEOUT_MS,
+        node_id: str = "",
     ) -> None:
         if not 0 < timeout_ms <= limits.DELAY_MS_MAX:
             raise ValidationError(f"timeout_ms is {timeout_ms!r}: give milliseconds above 0", field="timeout_ms")
-        self.addresses = parse_addresses(address)
+        self.addresses = list(addresses)
         self.timeout_ms = timeout_ms
+        self.node_id = node_id  # who is expected to answer, or did
+        self.probes = False
         self.reconnects = 0
-        self.on_up: list[Callable[[], None]] = []
+        self.used_at = 0.0
+        self.on_change: Callable[[Session], None] | None = None  # it is up, or it is not, or still is not
+        self.accepts: Callable[[Session, str], bool] | None = None  # another broker answers there: is that right?
         self._client_name = client_name
         self._token = token or ""
         self._link: ClientLink | None = None
@@ -114,7 +128,8 @@ class Session:
         self._up_waiters: list[asyncio.Future[None]] = []
         self._last_failure: LannerError | None = None
         self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
-        self._opened = False
+        self._probe: asyncio.Future[Reply] | None = None
+        self._probed_at = 0.0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
 
@@ -128,12 +143,21 @@ class Session:
     def is_closed(self) -> bool:
         return self._closed
 
-    def check_open(self) -> None:
-        """Raise when nothing can be asked, and say why."""
-        if self._closed:
-            raise ServiceUnavailable("the connection was closed on this side: open a new one with lanner.connect")
-        if not self._opened:
-            raise ServiceUnavailable("not connected yet: use `async with lanner.connect(...)`, or await it")
+    @property
+    def is_failing(self) -> bool:
+        """The last attempt to connect failed."""
+        return self._last_failure is not None and not self.is_up
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._asked
+
+    @property
+    def failure(self) -> LannerError:
+        """Why there is no connection."""
+        where = ", ".join(f"{host}:{port}" for host, port in self.addresses)
+        why = f": {self._last_failure.message}" if self._last_failure is not None else ""
+        return ConnectionLost(f"there is no connection to {where}{why}", sent=False)
 
     @property
     def room(self) -> int:
@@ -147,14 +171,20 @@ class Session:
         """Connect, or say why that is not possible. Each address is tried once."""
         self._loop = asyncio.get_running_loop()
         await self._connect()
-        self._opened = True
+        self._watching = self._loop.create_task(self._watch())
+
+    def start(self) -> None:
+        """Connect in the background, and go on trying."""
+        self._loop = asyncio.get_running_loop()
+        self.used_at = self._loop.time()
         self._watching = self._loop.create_task(self._watch())
 
     async def _connect(self) -> None:
         failure: LannerError = ServiceUnavailable()
-        for host, port in self.addresses:
+        for address in list(self.addresses):
+            host, port = address
             try:
-                self._link = await open_connection(
+                link = await open_connection(
                     host,
                     port,
                     client=self._client_name,
@@ -166,35 +196,55 @@ class Session:
                 failure = ServiceUnavailable(
                     f"{error.message}; start a broker with `lanner up`, or check the address", address=f"{host}:{port}"
                 )
+                continue
             except LannerError as error:
                 failure = error
-            else:
-                self._inflight_max = min(limits.CONNECTION_INFLIGHT_MAX, self._link.hello_reply.inflight_max)
+                continue
+            if self._take_over(link):
+                self.addresses.sort(key=lambda one: one != address)  # what worked is tried first the next time
                 self._notify_up()
                 return
+            failure = ServiceUnavailable(f"{host}:{port} is another broker now", address=f"{host}:{port}")
+            await link.close()
         self._last_failure = failure
         raise failure
+
+    def _take_over(self, link: ClientLink) -> bool:
+        answered = link.hello_reply.node_id
+        if self.node_id not in ("", answered) and self.accepts is not None and not self.accepts(self, answered):
+            return False
+        self.node_id = answered
+        self._link = link
+        self._last_failure = None
+        self._inflight_max = min(limits.CONNECTION_INFLIGHT_MAX, link.hello_reply.inflight_max)
+        return True
 
     def _notify_up(self) -> None:
         for waiter in self._up_waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._up_waiters.clear()
-        for notify in list(self.on_up):
-            notify()
+        self._notify()
+
+    def _notify(self) -> None:
+        if self.on_change is not None and not self._closed:
+            self.on_change(self)
 
     async def _watch(self) -> None:
         """Reopen the connection whenever it is lost, until the session is closed."""
-        while self._link is not None:
-            await asyncio.shield(self._link.closed)
-            pause_s = _PAUSE_S
+        while True:
+            if self._link is not None:
+                await asyncio.shield(self._link.closed)
+                self.reconnects += 1
+                self._notify()
+            pause_s = PAUSE_S
             while not self.is_up:
                 try:
                     await self._connect()
                 except LannerError:
+                    self._notify()
                     await asyncio.sleep(pause_s * (0.5 + random.random()))
-                    pause_s = min(_PAUSE_S_MAX, pause_s * 2)
-            self.reconnects += 1
+                    pause_s = min(PAUSE_S_MAX, pause_s * 2)
 
     async def close(self) -> None:
         """Hang up; whatever is still in flight fails."""
@@ -228,7 +278,7 @@ class Session:
         """Ask now. The callback gets the reply or the error; at once when there is no connection."""
         link = self._link
         if link is None or not link.is_open:
-            callback(self._not_sent())
+            callback(self.failure)
             return
         try:
             future = link.request(command, control, bulk)
@@ -242,8 +292,8 @@ class Session:
         link = self._link
         if link is None or not link.is_open:
             if control.settles:
-                settled(self._not_sent())
-            polled(self._not_sent())
+                settled(self.failure)
+            polled(self.failure)
             return
         flight: PollInFlight = link.poll(control)
         if flight.settled is not None:
@@ -253,47 +303,16 @@ class Session:
     def _expect(
         self, link: ClientLink, future: asyncio.Future[Reply], callback: Callback, timeout_ms: float | None
     ) -> None:
-        deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        self.used_at = self._loop.time()
+        deadline = self.used_at + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         asked = _Asked(link, future, callback, deadline, self._asked)
         self._asked[asked] = None
         future.add_done_callback(asked.answered)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
-    def _not_sent(self) -> LannerError:
-        where = ", ".join(f"{host}:{port}" for host, port in self.addresses)
-        why = f": {self._last_failure.message}" if self._last_failure is not None else ""
-        return ConnectionLost(f"there is no connection to {where}{why}", sent=False)
-
-    async def request(
-        self,
-        command: Command,
-        control: Control,
-        kind: type[ControlT],
-        *,
-        timeout_ms: float | None = None,
-        repeatable: bool = True,
-    ) -> tuple[ControlT, memoryview]:
-        """Ask and wait. What is `repeatable` is asked again, until the deadline, where a retry can help."""
-        self.check_open()
-        deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        pause_s = _PAUSE_S
-        while True:
-            await self.wait_until_up(deadline)
-            outcome = await self._ask_once(command, control, (deadline - self._loop.time()) * 1000)
-            if not isinstance(outcome, LannerError):
-                assert isinstance(outcome.control, kind)
-                return outcome.control, outcome.bulk
-            without_effect = isinstance(outcome, Overloaded) or outcome.details.get("sent") is False
-            if not outcome.retryable or isinstance(outcome, DeadlineExceeded) or not (repeatable or without_effect):
-                raise outcome
-            pause_s = max(pause_s, (outcome.retry_after_ms or 0) / 1000)
-            if self._closed or self._loop.time() + pause_s >= deadline:
-                raise outcome
-            await asyncio.sleep(pause_s)
-            pause_s = min(_PAUSE_S_MAX, pause_s * 2)
-
-    async def _ask_once(self, command: Command, control: Control, timeout_ms: float) -> Outcome:
+    async def ask(self, command: Command, control: Control, timeout_ms: float | None = None) -> Outcome:
+        """Ask once and wait for what comes of it."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
         def answered(outcome: Outcome) -> None:
@@ -306,14 +325,17 @@ class Session:
     async def wait_until_up(self, deadline: float) -> None:
         """Return once connected; past the deadline raise why that is not so."""
         while not self.is_up:
-            self.check_open()
+            if self._closed:
+                raise self.failure
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._up_waiters.append(waiter)
             try:
                 async with asyncio.timeout_at(deadline):
                     await waiter
             except TimeoutError:
-                raise self._not_sent() from None
+                raise self.failure from None
+
+    # ------------------------------------------------------------------ what is overdue
 
     def _sweep(self) -> None:
         self._sweeper = None
@@ -323,4 +345,24 @@ class Session:
                 asked.future.cancel()
                 asked.callback(DeadlineExceeded("the broker did not answer in time; the request may still take effect"))
         if self._asked:
+            if self.probes:
+                self._judge_silence(now)
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _judge_silence(self, now: float) -> None:
+        """Requests may wait long for good reasons; a broker that is there answers a PING at once."""
+        link = self._link
+        if link is None or not link.is_open:
+            return
+        if self._probe is not None and not self._probe.done():
+            if now - self._probed_at > _SILENT_S:
+                link.abort(ConnectionLost("the broker went silent"))
+        elif now - self._probed_at > _PROBE_AFTER_S:
+            self._probe, self._probed_at = link.request(Command.PING, Empty()), now
+            self._probe.add_done_callback(_observe)
+
+
+def _observe(future: asyncio.Future[Reply]) -> None:
+    """Whether a probe failed is seen by the connection that ended."""
+    if not future.cancelled():
+        future.exception()

@@ -13,7 +13,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from lanner import limits
-from lanner.client.session import Session
+from lanner.client.brokers import Brokers
+from lanner.client.leaders import Leaders
+from lanner.client.routing import Routing
 from lanner.errors import OffsetOutOfRange
 from lanner.spark.columns import StoredBatch
 from lanner.spark.offsets import Held, Span
@@ -27,13 +29,15 @@ class TopicLog:
     """A connection to the brokers, for one task."""
 
     def __init__(self, servers: str) -> None:
-        self._session = Session(servers, client_name="lanner-spark")
+        self._brokers = Brokers(servers, client_name="lanner-spark")
+        self._routing = Routing(self._brokers)
+        self._leaders = Leaders(self._brokers, self._routing)
         self._thread: LoopThread
 
     def __enter__(self) -> Self:
         self._thread = LoopThread("lanner-spark")
         try:
-            self._thread.call(self._session.open())
+            self._thread.call(self._brokers.open())
         except BaseException:
             self._thread.stop()
             raise
@@ -43,13 +47,14 @@ class TopicLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._thread.call(self._session.close())
+            self._thread.call(self._routing.close())
+            self._thread.call(self._brokers.close())
         finally:
             self._thread.stop()
 
     def held(self, topic: str) -> dict[int, Held]:
         """What each partition holds now. An unknown topic is TopicNotFound; it is not created."""
-        reply, _ = self._thread.call(self._session.request(Command.OFFSETS, Offsets(topic), OffsetsReply))
+        reply, _ = self._thread.call(self._brokers.request(Command.OFFSETS, Offsets(topic), OffsetsReply))
         return {one.partition: Held(one.first_offset, one.end_offset, reply.incarnation) for one in reply.partitions}
 
     def batches(self, span: Span) -> Iterator[StoredBatch]:
@@ -74,7 +79,7 @@ class TopicLog:
 
     def _ask(self, span: Span, offset: int) -> Future[tuple[Fetched, memoryview]]:
         request = Fetch(span.topic, span.partition, offset, PAGE_BYTES, incarnation=span.incarnation)
-        return self._thread.start(self._session.request(Command.FETCH, request, Fetched))
+        return self._thread.start(self._leaders.request(span.topic, span.partition, Command.FETCH, request, Fetched))
 
 
 def _divided(fetched: Fetched, bulk: memoryview, end_offset: int) -> Iterator[StoredBatch]:

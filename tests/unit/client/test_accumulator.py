@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanner.batch import decode
-from lanner.client.accumulator import Accumulator
+from lanner.client.accumulator import Accumulator, AllTogether
 from lanner.client.parcel import Identity, Parcel
 from lanner.errors import (
     ConnectionLost,
@@ -41,7 +41,7 @@ def sealed(held: Accumulator, *values: bytes, now_ms: float = 0, dedup_id: bytes
 
 
 def take(held: Accumulator, now_ms: float = 0, count_max: int = 100) -> list[Parcel]:
-    return held.take(now_ms, count_max).parcels
+    return held.take(now_ms, AllTogether(count_max)).parcels
 
 
 def confirm(held: Accumulator, parcel: Parcel, offset: int = 0, now_ms: float = 0) -> list[Parcel]:
@@ -123,7 +123,7 @@ def test_a_batch_that_cannot_be_encoded_fails_alone_and_takes_no_number() -> Non
     held = accumulator()
     sealed(held, b"x" * (2 << 20))
     sealed(held, b"fine")
-    taken = held.take(0, 100)
+    taken = held.take(0, AllTogether(100))
     assert [type(fate.error).__name__ for fate in taken.refused] == ["MessageTooLarge"]
     assert sequences(taken.parcels) == [0]
     assert held.parcels == 1
@@ -228,7 +228,7 @@ def test_reconnecting_ends_the_backoff() -> None:
     sealed(held, b"a")
     (parcel,) = take(held)
     held.failed(parcel, ConnectionLost(), 0)
-    held.wake()
+    held.wake(lambda lane: True)
     assert take(held, 0) == [parcel]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lanner.client.brokers import Brokers
 from lanner.client.session import Session, parse_addresses
 from lanner.errors import (
     ConnectionLost,
@@ -18,6 +19,12 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.wire.messages import Command, CreateTopic, Empty, TopicDescription
+
+
+def sole(brokers: Brokers) -> Session:
+    session = brokers.any_up() or brokers.to("")
+    assert session is not None
+    return session
 
 
 def test_addresses_may_be_several_and_leave_out_the_port() -> None:
@@ -37,114 +44,114 @@ def test_a_bad_address_is_refused_with_an_example(text: str) -> None:
 
 def test_a_timeout_of_nothing_is_refused() -> None:
     with pytest.raises(ValidationError, match="timeout_ms"):
-        Session("localhost", timeout_ms=0)
+        Brokers("localhost", timeout_ms=0)
 
 
 async def test_the_second_address_serves_when_the_first_does_not(broker: Any) -> None:
-    session = Session(f"127.0.0.1:1,{broker.address}")
-    await session.open()
-    assert session.is_up
-    await session.close()
+    brokers = Brokers(f"127.0.0.1:1,{broker.address}")
+    await brokers.open()
+    assert brokers.is_up
+    await brokers.close()
 
 
 async def test_nobody_there_is_told_with_what_to_do() -> None:
     with pytest.raises(ServiceUnavailable, match="lanner up"):
-        await Session("127.0.0.1:1").open()
+        await Brokers("127.0.0.1:1").open()
 
 
 async def test_a_lost_connection_is_reopened_and_the_request_asked_again(broker: Any) -> None:
-    session = Session(broker.address)
-    await session.open()
+    brokers = Brokers(broker.address)
+    await brokers.open()
     answers = iter([broker.HANG_UP, Overloaded("busy", retry_after_ms=1), Empty()])
     broker.answers[Command.PING] = lambda control, request: next(answers)
-    await session.request(Command.PING, Empty(), Empty)
-    assert session.reconnects == 1
+    await brokers.request(Command.PING, Empty(), Empty)
+    assert sole(brokers).reconnects == 1
     assert len(broker.of(Command.PING)) == 3
-    await session.close()
+    await brokers.close()
 
 
 async def test_what_must_not_be_repeated_is_not_unless_it_surely_had_no_effect(broker: Any) -> None:
-    session = Session(broker.address)
-    await session.open()
+    brokers = Brokers(broker.address)
+    await brokers.open()
     answers = iter([Overloaded(), broker.HANG_UP])
     broker.answers[Command.CREATE_TOPIC] = lambda control, request: next(answers)
     with pytest.raises(ConnectionLost):
-        await session.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription, repeatable=False)
+        await brokers.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription, repeatable=False)
     assert len(broker.of(Command.CREATE_TOPIC)) == 2
     broker.answers[Command.CREATE_TOPIC] = lambda control, request: TopicExists()
     with pytest.raises(TopicExists):
-        await session.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription)
-    await session.close()
+        await brokers.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription)
+    await brokers.close()
 
 
 async def test_silence_ends_at_the_deadline(broker: Any) -> None:
-    session = Session(broker.address, timeout_ms=100)
-    await session.open()
+    brokers = Brokers(broker.address, timeout_ms=100)
+    await brokers.open()
     broker.answers[Command.PING] = lambda control, request: None
     with pytest.raises(DeadlineExceeded, match="may still take effect"):
-        await session.request(Command.PING, Empty(), Empty)
-    assert session.is_up
-    await session.close()
+        await brokers.request(Command.PING, Empty(), Empty)
+    assert brokers.is_up
+    await brokers.close()
 
 
 async def test_a_retry_is_not_begun_that_cannot_end_in_time(broker: Any) -> None:
-    session = Session(broker.address, timeout_ms=300)
-    await session.open()
+    brokers = Brokers(broker.address, timeout_ms=300)
+    await brokers.open()
     broker.answers[Command.PING] = lambda control, request: Overloaded("busy", retry_after_ms=60_000)
     with pytest.raises(Overloaded):
-        await session.request(Command.PING, Empty(), Empty)
-    await session.close()
+        await brokers.request(Command.PING, Empty(), Empty)
+    await brokers.close()
 
 
 async def test_a_call_without_a_connection_says_that_nothing_was_sent(broker: Any) -> None:
-    session = Session(broker.address, timeout_ms=200)
-    await session.open()
+    brokers = Brokers(broker.address, timeout_ms=200)
+    await brokers.open()
     await broker.stop()
-    await broker.until(lambda: not session.is_up)
+    await broker.until(lambda: not brokers.is_up)
     outcomes: list[Any] = []
-    session.call(Command.PING, Empty(), (), outcomes.append)
+    sole(brokers).call(Command.PING, Empty(), (), outcomes.append)
     assert isinstance(outcomes[0], ConnectionLost)
     assert outcomes[0].details["sent"] is False
-    assert session.room == 0
+    assert sole(brokers).room == 0
     with pytest.raises(LannerError, match="no connection to"):
-        await session.request(Command.PING, Empty(), Empty)
-    await session.close()
+        await brokers.request(Command.PING, Empty(), Empty)
+    await brokers.close()
 
 
 async def test_reconnecting_goes_on_until_the_broker_is_back(broker: Any) -> None:
-    session = Session(broker.address, timeout_ms=5_000)
-    await session.open()
+    brokers = Brokers(broker.address, timeout_ms=5_000)
+    await brokers.open()
     noticed: list[bool] = []
-    session.on_up.append(lambda: noticed.append(True))
+    brokers.on_up.append(lambda one: noticed.append(one.is_up))
     await broker.stop()
-    await broker.until(lambda: not session.is_up)
-    asking = asyncio.ensure_future(session.request(Command.PING, Empty(), Empty))
+    await broker.until(lambda: not brokers.is_up)
+    asking = asyncio.ensure_future(brokers.request(Command.PING, Empty(), Empty))
     await asyncio.sleep(0.15)
     await broker.restart()
     await asking
     assert noticed == [True]
-    await session.close()
+    await brokers.close()
 
 
 async def test_closing_fails_what_is_in_flight_and_what_comes_later(broker: Any) -> None:
-    session = Session(broker.address)
-    await session.open()
+    brokers = Brokers(broker.address)
+    await brokers.open()
     broker.answers[Command.PING] = lambda control, request: None
-    asking = asyncio.ensure_future(session.request(Command.PING, Empty(), Empty))
+    asking = asyncio.ensure_future(brokers.request(Command.PING, Empty(), Empty))
     await broker.until(lambda: len(broker.of(Command.PING)) == 1)
-    await session.close()
+    await brokers.close()
     with pytest.raises(LannerError):
         await asking
     with pytest.raises(ServiceUnavailable, match="closed on this side"):
-        await session.request(Command.PING, Empty(), Empty)
+        await brokers.request(Command.PING, Empty(), Empty)
 
 
 async def test_requests_in_flight_stay_within_what_the_broker_allows(broker: Any) -> None:
     broker.inflight_max = 3
     broker.answers[Command.PING] = lambda control, request: None
-    session = Session(broker.address)
-    await session.open()
-    assert session.room == 3
-    session.call(Command.PING, Empty(), (), lambda outcome: None)
-    assert session.room == 2
-    await session.close()
+    brokers = Brokers(broker.address)
+    await brokers.open()
+    assert sole(brokers).room == 3
+    sole(brokers).call(Command.PING, Empty(), (), lambda outcome: None)
+    assert sole(brokers).room == 2
+    await brokers.close()

@@ -28,6 +28,7 @@ class FakeSession:
 
     def __init__(self, servers: str, **_: Any) -> None:
         self.is_open = False
+        self.on_lost: list[Any] = []
         self.asked: list[Fetch] = []
         FakeSession.made.append(self)
 
@@ -53,9 +54,20 @@ class FakeSession:
         return Fetched(0, self.end_offset, following, told), memoryview(bulk)
 
 
+class FakeLeaders:
+    """Whoever leads: there is one broker."""
+
+    def __init__(self, brokers: FakeSession, routing: Any) -> None:
+        self._brokers = brokers
+
+    async def request(self, topic: str, partition: int, *asked: Any) -> tuple[Any, memoryview]:
+        return await self._brokers.request(*asked)
+
+
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeSession]]:
-    monkeypatch.setattr(log, "Session", FakeSession)
+    monkeypatch.setattr(log, "Brokers", FakeSession)
+    monkeypatch.setattr(log, "Leaders", FakeLeaders)
     monkeypatch.setattr(FakeSession, "made", [])
     yield FakeSession.made
     assert not any(session.is_open for session in FakeSession.made)

@@ -1,0 +1,343 @@
+"""How a consumer asks for leases: one long poll where one broker leads everything, else the most urgent broker first.
+
+It knows members, numbers and priorities; it refuses to know what a message is or what becomes of it.
+
+Rules:
+- Where several brokers lead the topic's partitions, each is first asked for the most urgent lane it has something in
+  (GLANCE, which leases nothing). The most urgent is polled, and only for what is at least as urgent as the best of
+  the others; then the next, while there is room. Among equals it is each one's turn.
+- A glance that waits at a broker says that there is nothing: that broker is not asked again until it answers.
+- Every poll has a number. One whose answer was lost is repeated under its number, at whoever leads those partitions by
+  then, so that its leases come back instead of running out.
+- What cannot be asked is asked again, with pauses, until the deadline; what the others had is handed out meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from lanner.client.brokers import Brokers
+from lanner.client.routing import Routing
+from lanner.client.session import Outcome, Session
+from lanner.client.settling import SettleQueue
+from lanner.errors import LannerError, NotFoundError, NotLeader
+from lanner.wire.connection import Reply
+from lanner.wire.messages import Command, Glance, Poll, Polled
+
+ROUND_MS: Final = 30_000  # a wait without end is asked in rounds of this
+_ROUND_SEVERAL_MS: Final = 5_000  # where leaders may move meanwhile
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 0.5
+_GLANCE_MS: Final = 5_000  # how long a broker may take for a look
+_LOST_KEPT_S: Final = 60.0  # leases that nobody heard of have mostly run out by then
+_STEPS_MAX: Final = 64
+
+Leaders = dict[Session, list[int]]
+
+
+class Wanted(NamedTuple):
+    """What every poll of a consumer says."""
+
+    topic: str
+    group: str
+    member: str
+    partitions: list[int] | None
+    max_bytes: int
+    lease_ms: int
+    auto_ack: bool
+    start: str
+
+
+class _Lost:
+    """A poll whose answer did not come: its number, and the partitions that may hold leases for it."""
+
+    __slots__ = ("max_messages", "partitions", "sequence", "since")
+
+    def __init__(self, sequence: int, partitions: list[int], max_messages: int, since: float) -> None:
+        self.sequence = sequence
+        self.partitions = partitions
+        self.max_messages = max_messages
+        self.since = since
+
+
+class Poller:
+    """The polls of one consumer, one at a time."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        routing: Routing,
+        settles: SettleQueue,
+        wanted: Wanted,
+        unwanted: Callable[[Reply], None],
+        check_open: Callable[[], None],
+    ) -> None:
+        self._brokers = brokers
+        self._routing = routing
+        self._settles = settles
+        self._wanted = wanted
+        self._unwanted = unwanted  # gets replies that nobody waits for any more
+        self._check_open = check_open
+        self._loop = asyncio.get_running_loop()
+        self._sequence = 0
+        self._turn = random.randrange(1_000)
+        self._lost: list[_Lost] = []
+        self._watched: dict[Session, tuple[int, ...]] = {}  # where a glance waits, and for which partitions
+        self._seen: dict[Session, tuple[tuple[int, ...], int]] = {}  # what such a glance has just told
+        self._news: asyncio.Future[None] | None = None
+        self._trouble: LannerError | None = None  # why something could not be asked in this round
+
+    async def poll(self, max_messages: int, wait_ms: int) -> list[Reply]:
+        """Replies with leases, the most urgent first; none (or empty ones) when the wait is over."""
+        deadline = self._loop.time() + wait_ms / 1000
+        give_up = deadline + self._brokers.timeout_ms / 1000
+        pause_s = _PAUSE_S
+        self._seen.clear()  # told while nobody listened: it may be old
+        while True:
+            self._check_open()
+            leaders = await self._leaders()
+            left_ms = max(0, round((deadline - self._loop.time()) * 1000))
+            if self._lost:
+                replies = await self._poll_lost(leaders, left_ms)
+            elif len(leaders) == 1 and self._trouble is None:
+                replies = await self._poll_one(leaders, max_messages, left_ms)
+            else:
+                replies = await self._poll_several(leaders, max_messages)
+            if any(reply.control.batches for reply in replies):
+                return replies
+            now = self._loop.time()
+            if self._trouble is not None:
+                wait_s = max(pause_s, (self._trouble.retry_after_ms or 0) / 1000)
+                if not self._trouble.retryable or now + wait_s >= give_up or self._brokers.is_closed:
+                    raise self._trouble
+                await self._watch(leaders, min(wait_s * (0.5 + random.random()), give_up - now))
+                pause_s = min(_PAUSE_S_MAX, pause_s * 2)
+            elif now >= deadline:
+                return replies
+            elif any(reply.control.limited for reply in replies):
+                await asyncio.sleep(_PAUSE_S)  # the broker may answer at once that it must not give more
+            elif len(leaders) > 1:
+                await self._watch(leaders, min(deadline - now, _ROUND_SEVERAL_MS / 1000))
+
+    async def _leaders(self) -> Leaders:
+        """Whom to ask for which partitions, in a new round."""
+        self._trouble = None
+        topic, chosen = self._wanted.topic, self._wanted.partitions
+        route = self._routing.known(topic) or await self._routing.route(topic)
+        leaders, orphans = self._routing.by_leader(topic, range(route.partitions) if chosen is None else chosen)
+        if orphans:
+            self._trouble = NotLeader(f"nobody leads partition {orphans[0]} of {topic} at present", sent=False)
+        return leaders
+
+    # ------------------------------------------------------------------ polling
+
+    async def _poll_one(self, leaders: Leaders, max_messages: int, wait_ms: int) -> list[Reply]:
+        """One broker leads everything: it keeps the order of urgency by itself, and waits."""
+        ((session, partitions),) = leaders.items()
+        round_ms = _ROUND_SEVERAL_MS if self._brokers.are_several else ROUND_MS
+        reply = await self._ask(session, self._next(), partitions, max_messages, min(wait_ms, round_ms), rides=True)
+        return [] if reply is None else [reply]
+
+    async def _poll_several(self, leaders: Leaders, max_messages: int) -> list[Reply]:
+        urgent = await self._glance(leaders)
+        replies: list[Reply] = []
+        bytes_left = self._wanted.max_bytes
+        for _ in range(_STEPS_MAX):
+            if not urgent or max_messages <= 0 or bytes_left <= 0:
+                break
+            session = self._most_urgent(urgent)
+            others = max((urgent[other] for other in urgent if other is not session), default=0)
+            reply = await self._ask(
+                session, self._next(), leaders[session], max_messages, 0, min_priority=others, max_bytes=bytes_left
+            )
+            del urgent[session]
+            if reply is None:
+                continue
+            replies.append(reply)
+            polled: Polled = reply.control
+            if polled.batches:
+                max_messages -= sum(one.count for batch in polled.batches for one in batch.ranges)
+                bytes_left -= len(reply.bulk)
+                if polled.priority >= 0:
+                    urgent[session] = polled.priority
+        return replies
+
+    def _most_urgent(self, urgent: dict[Session, int]) -> Session:
+        """Among equals it is each one's turn, so that none starves."""
+        best = max(urgent.values())
+        equals = sorted((session for session in urgent if urgent[session] == best), key=lambda one: one.node_id)
+        self._turn += 1
+        return equals[self._turn % len(equals)]
+
+    async def _poll_lost(self, leaders: Leaders, wait_ms: int) -> list[Reply]:
+        """Repeat what was lost under its number, where its partitions are led now."""
+        replies: list[Reply] = []
+        everything = {partition for partitions in leaders.values() for partition in partitions}
+        for lost in list(self._lost):
+            self._lost.remove(lost)
+            if self._loop.time() - lost.since > _LOST_KEPT_S:
+                continue
+            led, orphans = self._routing.by_leader(self._wanted.topic, lost.partitions)
+            if orphans:
+                self._note_lost(lost.sequence, orphans, lost.max_messages, lost.since)
+            whole = len(led) == 1 and len(leaders) == 1 and set(lost.partitions) >= everything
+            left = lost.max_messages
+            for session, partitions in led.items():
+                reply = await self._ask(
+                    session,
+                    lost.sequence,
+                    partitions,
+                    max(1, left),
+                    wait_ms if whole else 0,
+                    since=lost.since,
+                )
+                if reply is not None:
+                    replies.append(reply)
+                    left -= sum(one.count for batch in reply.control.batches for one in batch.ranges)
+        return replies
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    async def _ask(
+        self,
+        session: Session,
+        sequence: int,
+        partitions: list[int],
+        max_messages: int,
+        wait_ms: int,
+        *,
+        min_priority: int = 0,
+        max_bytes: int | None = None,
+        rides: bool = False,
+        since: float | None = None,
+    ) -> Reply | None:
+        """One numbered poll. None: it failed for now, and is noted among the lost if it may have taken effect."""
+        wanted = self._wanted
+        pieces = self._settles.take() if rides else []
+        control = Poll(
+            wanted.group,
+            wanted.topic,
+            wanted.member,
+            sequence,
+            partitions if self._brokers.are_several else wanted.partitions,
+            max_messages,
+            wanted.max_bytes if max_bytes is None else max_bytes,
+            wait_ms,
+            wanted.lease_ms,
+            wanted.auto_ack,
+            wanted.start,
+            [item for piece in pieces for item in piece.items],
+            min_priority,
+        )
+        answer: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def polled(outcome: Outcome) -> None:
+            if not answer.done():
+                answer.set_result(outcome)
+            elif not isinstance(outcome, LannerError):
+                self._unwanted(outcome)
+
+        session.poll(
+            control,
+            polled,
+            lambda outcome: self._settles.answered(pieces, session, outcome),
+            self._brokers.timeout_ms + wait_ms,
+        )
+        outcome = await answer
+        if not isinstance(outcome, LannerError):
+            return outcome
+        self._failed(session, partitions, outcome)
+        self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
+        return None
+
+    def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
+        if isinstance(error, NotFoundError):
+            self._routing.forget(self._wanted.topic)
+        if not error.retryable:
+            raise error
+        named = error.details.get("partition")
+        for partition in partitions:
+            if not isinstance(named, int) or named == partition:
+                self._routing.failed(self._wanted.topic, partition, session, error)
+        self._trouble = error
+
+    def _note_lost(self, sequence: int, partitions: list[int], max_messages: int, since: float) -> None:
+        self._lost.append(_Lost(sequence, partitions, max_messages, since))
+
+    # ------------------------------------------------------------------ glancing
+
+    async def _glance(self, leaders: Leaders) -> dict[Session, int]:
+        """The most urgent lane of each broker that has something."""
+        urgent: dict[Session, int] = {}
+        asked: dict[Session, asyncio.Future[Outcome]] = {}
+        for session, partitions in leaders.items():
+            key = tuple(partitions)
+            seen = self._seen.pop(session, None)
+            if seen is not None and seen[0] == key:
+                urgent[session] = seen[1]
+            elif self._watched.get(session) != key:
+                asked[session] = self._loop.create_future()
+                session.call(Command.GLANCE, self._look(key, 0), (), partial(_answer, asked[session]), _GLANCE_MS)
+        for session, future in asked.items():
+            outcome = await future
+            if isinstance(outcome, LannerError):
+                self._failed(session, leaders[session], outcome)
+            elif outcome.control.priority >= 0:
+                urgent[session] = outcome.control.priority
+        return urgent
+
+    async def _watch(self, leaders: Leaders, seconds: float) -> None:
+        """Let every broker say when it has something; return at the first that does, or when the time is over."""
+        self._news = self._loop.create_future()
+        for session, partitions in leaders.items():
+            key = tuple(partitions)
+            if len(leaders) > 1 and self._watched.get(session) != key and session.is_up:
+                self._watched[session] = key
+                session.call(
+                    Command.GLANCE,
+                    self._look(key, _ROUND_SEVERAL_MS),
+                    (),
+                    lambda outcome, session=session, key=key: self._told(session, key, outcome),  # type: ignore[misc]
+                    _ROUND_SEVERAL_MS + _GLANCE_MS,
+                )
+        self._routing.on_change.append(self._moved)
+        try:
+            await asyncio.wait([self._news], timeout=seconds)
+        finally:
+            self._routing.on_change.remove(self._moved)
+            self._news = None
+
+    def _look(self, partitions: tuple[int, ...], wait_ms: int) -> Glance:
+        return Glance(self._wanted.group, self._wanted.topic, list(partitions), wait_ms, self._wanted.start)
+
+    def _told(self, session: Session, key: tuple[int, ...], outcome: Outcome) -> None:
+        """A glance that waited is answered."""
+        if self._watched.get(session) != key:
+            return  # its partitions are others by now
+        del self._watched[session]
+        if isinstance(outcome, LannerError):
+            for partition in key:
+                self._routing.failed(self._wanted.topic, partition, session, outcome)
+        elif outcome.control.priority >= 0:
+            self._seen[session] = key, outcome.control.priority
+        self.wake()
+
+    def _moved(self, topic: str) -> None:
+        if topic == self._wanted.topic:
+            self.wake()
+
+    def wake(self) -> None:
+        """Look again now: there is news, or the consumer is closed."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+
+def _answer(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not future.done():  # whoever asked may have been cancelled
+        future.set_result(outcome)
