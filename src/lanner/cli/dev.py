@@ -68,7 +68,7 @@ def dev(
         from lanner.cli.dev_folder import open_folder
         from lanner.cli.local_brokers import LocalBrokers
 
-        brokers = LocalBrokers(open_folder(data, nodes, port), _Narrator(screen), restart)
+        brokers = LocalBrokers(open_folder(data, nodes, port), Narrator(screen), restart)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, brokers.stop)
@@ -77,7 +77,7 @@ def dev(
     screen.guard(lambda: asyncio.run(work()))
 
 
-class _Narrator:
+class Narrator:
     """Says what happens."""
 
     def __init__(self, screen: Screen) -> None:
