@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import lanner
-from bench import batch_codec, cluster, failover, footprint, load, partition_decisions
+from bench import batch_codec, cluster, failover, footprint, load, partition_decisions, raft_core
 from bench.figures import Figure, keep_figures, percentile, print_figures
 from bench.floors import echo_floor, journal_floor, scratch
 from bench.processes import workers
@@ -235,6 +235,7 @@ def measure_footprint() -> list[Figure]:
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "batch": measure_batch,
     "decisions": measure_decisions,
+    "raft": raft_core.measure,
     "publish": measure_publish,
     "single": measure_single,
     "read": measure_read,

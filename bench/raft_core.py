@@ -5,9 +5,9 @@ until all is quiet. The idle part ticks the leaders of 500 replica sets, as one 
 theirs and every answer to them encoded and decoded, and then the same sets at rest.
 
 glibc gives freed memory back and faults it in again, page by page, which triples the cost of 64 KB payloads. The last
-line of that size is measured with freed memory kept (mallopt), as a broker that lives for weeks should have it.
+case of that size is measured with freed memory kept (mallopt), as a broker that lives for weeks should have it.
 
-Run: python bench/raft_core.py [--seconds N] [--sets N]
+Run: make bench ONLY=raft
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import random
 import time
 from collections import deque
 
+from bench.figures import Figure, print_figures
+from bench.processes import workers
 from lanner.raft import Config, Entry, HardState, Message, RaftNode, Restored, Role, decode_message, encode_message
 
 VOTERS = frozenset({1, 2, 3})
@@ -176,25 +178,40 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
+CASES: tuple[tuple[str, int, int, int, bool], ...] = (
+    ("1 KB, 16 a pump", 1_024, 16, 50_000, False),
+    ("1 KB, 1 a pump", 1_024, 1, 10_000, False),
+    ("64 KB, 16 a pump", 65_536, 16, 10_000, False),
+    ("64 KB, memory kept", 65_536, 16, 10_000, True),
+)
+
+
+def one_case(size: int, at_once: int, seconds: float, kept: bool) -> tuple[float, float]:
+    """In a process of its own: how memory is kept is a matter of the whole process."""
+    gc.freeze()
+    if kept:
+        keep_freed_memory()
+    return proposals(size, at_once, seconds)
+
+
+def measure(seconds: float = 2.0) -> list[Figure]:
+    figures = []
+    for label, size, at_once, goal, kept in CASES:
+        with workers(1) as pool:
+            rate, per_cpu = pool.submit(one_case, size, at_once, seconds, kept).result()
+        note = f"{per_cpu:,.0f} a second of CPU"
+        figures.append(Figure(f"Raft core, {label}", rate, "proposals/s", goal, note=note))
+    for label, resting in (("heartbeats on", False), ("at rest", True)):
+        spent = idle_ticks(500, 30, resting=resting)
+        goal_ms = 2.0 if resting else None
+        figures.append(Figure(f"Raft core, 500 idle sets, {label}", spent, "ms CPU", goal_ms, lower_is_better=True))
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--sets", type=int, default=500)
-    arguments = parser.parse_args()
-    gc.freeze()
-    for label, size, at_once, floor in (
-        ("1 KB, 16 a pump", 1_024, 16, 50_000),
-        ("1 KB, 1 a pump", 1_024, 1, 10_000),
-        ("64 KB, 16 a pump", 65_536, 16, 10_000),
-        ("64 KB, memory kept", 65_536, 16, 10_000),
-    ):
-        if label.endswith("kept"):
-            keep_freed_memory()
-        rate, per_cpu = proposals(size, at_once, arguments.seconds)
-        print(f"{label:<18} {rate:>9,.0f} proposals/s, {per_cpu:>9,.0f} a second of CPU   (at least {floor:,})")
-    for label, resting in (("heartbeats on", False), ("at rest", True)):
-        spent = idle_ticks(arguments.sets, 30, resting=resting)
-        print(f"{arguments.sets} idle sets, {label:<14} {spent:>6.2f} ms of CPU a tick   (at most 2)")
+    print_figures(measure(parser.parse_args().seconds), "raft")
 
 
 if __name__ == "__main__":
