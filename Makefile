@@ -74,7 +74,7 @@ sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; PLANT=n
 bench: $(COMPLETE)  ## measure, each figure beside its floor; ONLY=name[,name] runs a part
 	@$(BIN)/python -m bench.main $(if $(ONLY),--only $(ONLY))
 
-chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition
+chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
 
 clean:  ## remove .venv and caches (never data)
