@@ -29,6 +29,7 @@ _STOP_SECONDS: Final = 20.0
 _RESTART_SECONDS: Final = 1.0
 _RESTART_SECONDS_MAX: Final = 15.0
 _STEADY_SECONDS: Final = 30.0  # a broker that ran for so long is restarted without delay
+_AGAIN_SECONDS: Final = 0.7  # a signal that comes sooner is the same Ctrl-C
 _PROBE_MS: Final = 3_000
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -107,6 +108,7 @@ class LocalBrokers:
         self._restart_at: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
         self._ready = False
+        self._asked_at = 0.0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -115,8 +117,11 @@ class LocalBrokers:
         return list(self._children.values())
 
     def stop(self) -> None:
-        """Stop all brokers; asked again, kill them."""
-        if self._stop.is_set():
+        """Stop all brokers; asked again, kill them. A wrapper may pass on what the terminal sent us, too."""
+        now = time.monotonic()
+        if not self._stop.is_set():
+            self._asked_at = now
+        elif now - self._asked_at > _AGAIN_SECONDS:
             self._hurry.set()
         self._stop.set()
 

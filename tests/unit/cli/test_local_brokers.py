@@ -242,7 +242,16 @@ async def test_who_does_not_listen_is_killed_in_the_end(world: World, monkeypatc
     assert (await world.run(act)).last("stopped") == ["node-1"]
 
 
-async def test_asked_a_second_time_it_does_not_wait(world: World) -> None:
+async def test_a_signal_that_comes_twice_at_once_is_one_wish(world: World) -> None:
+    async def act(brokers: LocalBrokers) -> None:
+        await world.until("ready")
+        brokers.stop()
+
+    assert (await world.run(act)).last("stopped") == []
+
+
+async def test_asked_a_second_time_it_does_not_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_brokers, "_AGAIN_SECONDS", 0.0)
     world.programs["node-1"] = DEAF
 
     async def act(brokers: LocalBrokers) -> None:
