@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from lanner.api.native import NativeDoor
@@ -15,13 +15,13 @@ from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, parse_address
 from lanner.errors import LannerError, ValidationError
 
+Address = tuple[str, int]
 _SWITCH_SECONDS = 0.0005  # a busy loop must not keep the writer thread waiting for longer
 
 
 class Door(Protocol):
     """What the server needs of a door."""
 
-    async def start(self, host: str, port: int) -> tuple[str, int]: ...
     async def stop(self, drain_ms: int) -> None: ...
 
 
@@ -43,32 +43,49 @@ class Server:
         try:
             await self.open()
             await self.node.until_ready()
+            self.node.keep_registered()
         except BaseException:
             await self.stop()
             raise
 
     async def open(self) -> None:
-        """Everything but the waiting: the doors are open, and callers are told to come back until it is ready."""
+        """Everything but the waiting for others: until it is ready, callers are told to come back.
+
+        Other brokers come through the native door. So it opens before the place in the cluster is found, unless there
+        are none: then nobody is let in before everything is there.
+        """
         sys.setswitchinterval(_SWITCH_SECONDS)
-        await self.node.open()
+        node = self.node
+        await node.open()
         self._opened = True
-        self.service = Service(self.node)
-        # Other brokers come through the native door, so it opens before there is a cluster.
-        self.native_address = await self._open("native", lambda service: NativeDoor(service, intake=self.node.intake))
+        self.service = Service(node)
+        native = NativeDoor(self.service, intake=node.intake)
+        self.native_address = await self._open("native", native, native.bind)
+        if node.place.is_found:
+            await node.join(self.service.addresses)
+            if node.alone:
+                await node.until_ready()
+        if self.native_address is not None:
+            await native.accept()
         if self.settings.http:
             from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
 
-            self.http_address = await self._open("http", RestDoor)
-        await self.node.join(self.service.addresses)
+            rest = RestDoor(self.service)
+            self.http_address = await self._open("http", rest, rest.start)
+        if node.steward is None:
+            await node.join(self.service.addresses)
+        else:
+            node.place.introduce(self.service.addresses)
 
-    async def _open(self, name: str, kind: Callable[[Service], Door]) -> tuple[str, int] | None:
-        """Open one door at the address that the settings give it; where it listens now."""
+    async def _open(
+        self, name: str, door: Door, start: Callable[[str, int], Awaitable[Address]]
+    ) -> tuple[str, int] | None:
+        """Start one door at the address that the settings give it; where it listens now."""
         address = parse_address(getattr(self.settings, name), name)
         if address is None:
             return None
-        door = kind(self.service)
         try:
-            bound = await door.start(*address)
+            bound = await start(*address)
         except OSError as error:
             host, port = address
             raise ValidationError(

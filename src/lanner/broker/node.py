@@ -127,7 +127,15 @@ class Node:
     async def until_ready(self) -> None:
         """Wait until this broker serves what it should."""
         await self._until(lambda: self.ready)
+
+    def keep_registered(self) -> None:
+        """See that the metadata knows where this broker is reached now."""
         self._spawn(self.place.keep_registered())
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are no other brokers, as far as this disk knows."""
+        return not self.peers.known and not self.engine.replicas[CLUSTER_SET].has_peers
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

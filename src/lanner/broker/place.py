@@ -107,6 +107,16 @@ class Place:
 
     # ------------------------------------------------------------------ coming to belong
 
+    @property
+    def is_found(self) -> bool:
+        """Whether nobody else need be asked: the place is recorded, or this broker stands alone."""
+        settings = self._node.settings
+        return self.founding is not None or self._holds_data or not (settings.seeds or settings.join)
+
+    @property
+    def _holds_data(self) -> bool:
+        return CLUSTER_SET in self._node.engine.ledger.sets()
+
     async def establish(self) -> Founding:
         """The place that is recorded; else find one, and record it before anything is built on it."""
         if self.founding is None:
@@ -120,7 +130,7 @@ class Place:
     async def _search(self) -> Founding:
         node, settings = self._node, self._node.settings
         search = Search(self.registration, self._ask, node.directory.cluster_id)
-        if CLUSTER_SET in node.engine.ledger.sets():
+        if self._holds_data:
             if settings.seeds or settings.join:
                 log.warning(
                     "this directory holds the data of one broker that stood alone: it goes on as a cluster of one"

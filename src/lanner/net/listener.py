@@ -20,6 +20,7 @@ from lanner.wire.connection import Request, ServerConnection
 from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
 
 REQUESTS_PER_TURN_MAX: Final = 64
+_BACKLOG: Final = 1_024
 
 
 _HELLO: Final = Command.HELLO  # looked up on its class for every request, a member costs as much as a call
@@ -180,12 +181,21 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._stopping = False
 
-    async def start(self, host: str, port: int, *, ssl_context: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listen; the address that it became (port 0 picks a free one)."""
+    async def start(
+        self, host: str, port: int, *, ssl_context: ssl.SSLContext | None = None, accept: bool = True
+    ) -> tuple[str, int]:
+        """Listen; the address that it became (port 0 picks a free one). Without `accept` the address is only taken."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ServerLink(self), host, port, ssl=ssl_context, backlog=1_024)
+        self._server = await loop.create_server(
+            lambda: ServerLink(self), host, port, ssl=ssl_context, backlog=_BACKLOG, start_serving=accept
+        )
         address = self._server.sockets[0].getsockname()
         return str(address[0]), int(address[1])
+
+    async def accept(self) -> None:
+        """Let them in, after a start that only took the address."""
+        assert self._server is not None, "start comes first"
+        await self._server.start_serving()
 
     def admit(self, link: ServerLink) -> LannerError | None:
         """Count a new connection in, or say why not."""

@@ -91,6 +91,13 @@ class NativeDoor:
         """Listen; the address that it became."""
         return await self._listener.start(host, port, ssl_context=ssl)
 
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the address, so that nobody else does; nobody is let in until `accept`."""
+        return await self._listener.start(host, port, accept=False)
+
+    async def accept(self) -> None:
+        await self._listener.accept()
+
     async def stop(self, drain_ms: int = 0) -> None:
         """Take nothing new, answer what is in hand for as long as drain_ms allows, then close."""
         self._listener.stop_accepting()
