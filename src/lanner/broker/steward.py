@@ -65,7 +65,6 @@ class Steward:
         self._retries: dict[int, tuple[int, int]] = {}  # set → (not before this tick, wait after that)
         self._round: list[int] = []
         self._ticks = 0
-        self._leaving = False
         self._alive: Alive = _nobody
         self._founding_tick = 0
 
@@ -89,7 +88,6 @@ class Steward:
         index = cluster.applied_index
         if cluster is not self._cluster:  # the first look, or a snapshot took its place: everything may be new
             self._cluster = cluster
-            self._topics = {}
         elif index == self._followed_index:
             if self._wanted:
                 self._open_some()
@@ -203,7 +201,7 @@ class Steward:
         self._ticks += 1
         self._alive = alive
         cluster = self._cluster
-        if cluster is None or self._leaving:
+        if cluster is None:
             return
         self._steps.tick(cluster, alive)
         self._tend_births()
@@ -315,7 +313,6 @@ class Steward:
 
     def hand_over(self) -> int:
         """This broker stops: ask others to lead. How many sets that others could lead are still led here."""
-        self._leaving = True
         left = 0
         for set_id, replica in self.engine.replicas.items():
             node = replica.node

@@ -140,7 +140,7 @@ class Flock:
         for broker in self.up():
             broker.work()
             for report in broker.steward.take_reports():
-                spoken = self._propose(report) or spoken
+                spoken = self.propose(report) or spoken
             for set_id, message in broker.engine.take_messages():
                 spoken = True
                 self._carry(broker, set_id, message)
@@ -168,7 +168,7 @@ class Flock:
         found = next((broker for broker in self.up() if broker.node_id == node_id), None)
         return found if found is not None and not self.cut & {sender.node_id, found.node_id} else None
 
-    def _propose(self, command: bytes) -> bool:
+    def propose(self, command: bytes) -> bool:
         leader = self.leader_of(METADATA_SET)
         if leader is None:
             return False
@@ -254,10 +254,10 @@ class Flock:
 
     def finish(self, plan: Plan, ticks: int = 6_000) -> None:
         """Until a plan is over, and well."""
-        self.until(lambda: self._state(plan) is not PlanState.RUNNING, ticks)
-        assert self._state(plan) is PlanState.DONE
+        self.until(lambda: self.state(plan) is not PlanState.RUNNING, ticks)
+        assert self.state(plan) is PlanState.DONE
 
-    def _state(self, plan: Plan) -> PlanState:
+    def state(self, plan: Plan) -> PlanState:
         leader = self.leader_of(METADATA_SET)
         return PlanState.RUNNING if leader is None else leader.cluster.plans[plan.plan_id].state
 

@@ -66,6 +66,22 @@ def desk() -> Desk:
     return made
 
 
+def test_which_replica_a_log_belongs_to_is_known_from_the_first_commit_on() -> None:
+    desk = Desk()
+    desk.ledger.add_set(1)
+    desk.ledger.add_set(2, 9)
+    desk.commit()
+    assert {set_id: state.replica_id for set_id, state in desk.recovered().sets().items()} == {1: 1, 2: 9}
+    desk.save()
+    again = desk.recovered()
+    assert {set_id: state.replica_id for set_id, state in again.sets().items()} == {1: 1, 2: 9}
+    assert (again.state(2).term, again.state(2).vote) == (0, 0)
+    desk.ledger.remove_set(2)
+    desk.ledger.add_set(2, 11)
+    desk.commit()
+    assert desk.recovered().state(2).replica_id == 11
+
+
 def test_a_new_ledger_is_empty_and_leaves_a_mark_in_the_table() -> None:
     desk = Desk()
     assert desk.ledger.sets() == {}

@@ -28,12 +28,17 @@ from lanner.ledger.rows import (
 
 
 def test_every_row_survives_the_round_trip() -> None:
-    state = SetState(4, 5, 6, 7, 8, 9, 10, 11, 12)
+    state = SetState(4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
     assert decode_set(set_key(4), encode_set(state, 10)) == state
     assert decode_journal(encode_journal(JournalRow(1, 2, 3))) == (1, 2, 3)
     info = FileInfo(9, FileKind.KEPT, FileState.SEALED, 100, 50)
     assert decode_file(file_key(9), encode_file(info)) == info
     assert decode_bytes(bytes_key(1, 2, 3), encode_bytes(77)) == 77
+
+
+def test_a_set_saved_by_a_release_that_knew_one_broker_is_that_of_the_first_replica() -> None:
+    row = encode_set(SetState(4, 5, 6, 7, 8, 9, 10, 11, 12, 13), 10)[:-8]
+    assert decode_set(set_key(4), row) == SetState(4, 5, 6, 7, 8, 9, 10, 11, 12, 1)
 
 
 def test_keys_sort_by_number_and_give_their_numbers_back() -> None:
