@@ -44,6 +44,7 @@ CONNECTION_INFLIGHT_BYTES_MAX: Final = 64 * MIB
 CONNECTION_UNSENT_BYTES_MAX: Final = 64 * MIB
 CONNECTION_STALL_MS: Final = 30_000
 CONNECTIONS_MAX: Final = 10_000
+PEER_SILENT_MS_MAX: Final = 5_000  # so long may bytes between brokers go unacknowledged
 
 POLL_MESSAGES_MAX: Final = 10_000
 POLL_BYTES_MAX: Final = 8 * MIB

@@ -120,6 +120,9 @@ Verdict = Found | Adopt | Join | Wait
 
 def judge(own: Registration, seeds: Sequence[str], answers: Sequence[wire.PeerInfoReply | None]) -> Verdict:
     """What follows from what the seeds answered (None: nothing), in their order."""
+    clusters = {answer.cluster_id for answer in answers if answer is not None and answer.cluster_id}
+    if len(clusters) > 1:
+        return Wait(f"the seeds belong to different clusters ({', '.join(sorted(clusters))}): check their addresses")
     for seed, answer in zip(seeds, answers, strict=True):
         if answer is not None and answer.cluster_id and answer.broker.node_id != own.node_id:
             founders = tuple(registration_of(founder) for founder in answer.founders)

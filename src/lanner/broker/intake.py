@@ -15,8 +15,15 @@ from lanner.broker import snapshots
 from lanner.broker.engine import CLUSTER_SET
 from lanner.broker.founding import founder_of, registration_of
 from lanner.broker.settings import parse_address
-from lanner.cluster import Cluster, encode_register_broker
-from lanner.errors import ConflictError, DeadlineExceeded, LannerError, ProtocolError, ServiceUnavailable
+from lanner.cluster import BrokerState, Cluster, encode_register_broker
+from lanner.errors import (
+    ConflictError,
+    DeadlineExceeded,
+    ProtocolError,
+    ServiceUnavailable,
+    StorageDamaged,
+    ValidationError,
+)
 from lanner.raft import decode_message
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, PeerHello
@@ -57,12 +64,23 @@ class Intake:
                 f"this broker belongs to cluster {ours}, not to {peer.cluster_id}: check the addresses you were given",
                 cluster_id=ours,
             )
+        if not ours or peer.cluster_id != ours:
+            return
+        if peer.node_id == node.node_id:
+            log.critical("another broker (%s) runs on a copy of this data directory: stop one of them", peer.address)
+            raise ConflictError(f"broker {peer.node_id} is here: you run on a copy of its data directory, stop one")
+        known = node.engine.cluster.brokers.get(peer.node_id) if node.serving else None
+        if known is not None and (known.state is BrokerState.REMOVED or known.lost):
+            raise ConflictError(
+                f"broker {known.name!r} ({peer.node_id}) was removed from the cluster or replaced under its name: stop "
+                "it, or start it with an empty data directory to let it join as a new one",
+                node_id=peer.node_id,
+            )
         try:
             address = parse_address(peer.address, "address")
-        except LannerError:
+        except ValidationError:
             address = None
-        if ours and peer.cluster_id == ours and peer.node_id != node.node_id:
-            node.met(peer, address)
+        node.met(peer, address)
 
     def take(self, peer: PeerHello, request: Request) -> None:
         """A frame that is not answered. Whatever it raises ends the connection."""
@@ -82,21 +100,22 @@ class Intake:
         if steward is None:
             return
         start, end = 0, len(bulk)
+        if sum(size for _, size in frame.items) != end:
+            raise ProtocolError(f"a RAFT frame has {end} bytes of messages, and announces another number")
+        node.kick()
         for set_id, size in frame.items:
             stop = start + size
-            if stop > end:
-                raise ProtocolError(f"a RAFT frame announces {stop} bytes or more of messages; {end} are there")
             message = decode_message(bulk[start:stop])
             steward.learn_route(set_id, message.sender, node_id)
             try:
                 step(set_id, message)
+            except StorageDamaged as error:
+                node.fail(error)
+                return
             except ProtocolError as error:
                 log.error("a message of set %d from broker %s is not possible: %s", set_id, node_id[:8], error.message)
                 raise
             start = stop
-        if start != end:
-            raise ProtocolError(f"a RAFT frame has {end - start} bytes behind its last message")
-        node.kick()
 
     def _take_snapshot(self, node_id: str, bulk: memoryview) -> None:
         node = self._node

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, Final, TypeVar
 
+from lanner.broker.clock import LeaderClock
 from lanner.broker.engine import CLUSTER_SET, Engine
 from lanner.broker.founding import Founding
 from lanner.broker.intake import Intake
@@ -31,7 +32,7 @@ from lanner.broker.settings import BrokerSettings
 from lanner.broker.snapshots import Parcel
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import DeadlineExceeded, LannerError, StorageFailed, StorageFull
+from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageFailed, StorageFull
 from lanner.ledger import Commit, FileMissing, Ledger, perform, perform_preparation
 from lanner.storage import DataDirectory, open_directory
 from lanner.wire.messages import PeerHello
@@ -49,13 +50,18 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 class Node:
     """One broker's engine, running."""
 
     def __init__(self, settings: BrokerSettings, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.settings = settings
         self.own_ms = now_ms
-        self.now_ms = now_ms
+        self.clock = LeaderClock(now_ms, _steady_ms)
+        self.now_ms = self.clock.now_ms
         self.failed: asyncio.Future[LannerError]
         self.engine: Engine
         self.directory: DataDirectory
@@ -117,7 +123,7 @@ class Node:
             steward.founding = encode_found_cluster(founding.cluster_id, founding.founders, self.own_ms())
         metadata = steward.open_metadata()
         metadata.on_outcome = self.proposals.outcomes.note
-        self.peers.on_silent = steward.peer_silent
+        self.peers.on_silent = self._silent
         self.steward = steward
         self.peers.know(self.place.brokers())
         for work in (self._tick_forever(), *self.saving.tasks()):
@@ -190,6 +196,13 @@ class Node:
             self.failed.set_result(error)
             self.saving.failed = True
         self._waiting.look_again()
+
+    def _fail_on(self, problem: Exception) -> None:
+        """Whatever breaks the commit path ends the broker: going on from a state that nobody foresaw helps nobody."""
+        if not isinstance(problem, LannerError):
+            log.critical("the broker has a bug", exc_info=problem)
+            problem = ServerError(f"the broker met something that it did not foresee: {problem!r}")
+        self.fail(problem)
 
     # ------------------------------------------------------------------ what is known here
 
@@ -282,7 +295,14 @@ class Node:
         self.peers.met(peer, address)
 
     def heard(self, node_id: str, pulse: Pulse) -> None:
-        self.peers.heard(node_id, pulse)
+        self.clock.observe(node_id, pulse.now_ms)
+        self.peers.heard(node_id, pulse, self.engine.cluster.sets)
+
+    def _silent(self, node_id: str) -> None:
+        self.clock.forget(node_id)
+        if self.steward is not None:
+            self.steward.peer_silent(node_id)
+            self.kick()
 
     # ------------------------------------------------------------------ the commit path
 
@@ -299,12 +319,12 @@ class Node:
         try:
             commit = self.engine.pump()
             self._send()
-        except LannerError as error:
-            self.fail(error)
+            if commit is not None:
+                self._writer.submit(self._write, commit)
+            self._follow()
+        except Exception as problem:
+            self._fail_on(problem)
             return
-        if commit is not None:
-            self._writer.submit(self._write, commit)
-        self._follow()
         self._waiting.look_again()
 
     def _write(self, commit: Commit) -> None:
@@ -321,8 +341,8 @@ class Node:
             try:
                 self.engine.committed(commit)
                 self._send()
-            except LannerError as raised:
-                self.fail(raised)
+            except Exception as problem:
+                self._fail_on(problem)
                 return
             if self.storage_full:
                 self.saving.check_disk()
@@ -370,6 +390,7 @@ class Node:
         if now != self._followed:
             self._followed = now
             self.peers.know(self.place.brokers())
+            self.peers.forget_leaders(engine.cluster.sets)
             self.kick()
 
     def _send(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -31,10 +31,9 @@ from lanner.wire.peers import Pulse, RaftFrame, SnapshotFrame
 
 log = logging.getLogger("lanner.peers")
 
-PULSE_SECONDS: Final = 0.15
+PULSES_UNTIL_ALL: Final = 20
 ALIVE_SECONDS: Final = 1.0
 DIAL_TIMEOUT_MS: Final = 2_000
-SILENT_MS_MAX: Final = 5_000  # so long may bytes go unacknowledged before the connection is given up
 LINE_BYTES_MAX: Final = 16 * limits.MIB
 _BACKOFF_SECONDS_MIN: Final = 0.05
 _BACKOFF_SECONDS_MAX: Final = 1.0
@@ -66,6 +65,7 @@ class _Line:
         self._said = ("", -_SAY_AGAIN_SECONDS)
         self.link: ClientLink | None = None
         self.told: dict[int, int] = {}  # on the pulse line: what this connection was told of leadership
+        self.pulses = 0
         self.dial_now = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"lanner-line-{node_id[:8]}")
 
@@ -82,13 +82,15 @@ class _Line:
         outbox, self._outbox = self._outbox, []
         link = self.usable
         if link is None:
-            for set_id, message in outbox:
-                self._peers.home.unreachable(set_id, message.receiver)
+            self._give_up(outbox)
             return
         items: list[tuple[int, int]] = []
         buffers: list[bytes | memoryview] = []
         size = 0
-        for set_id, message in outbox:
+        for place, (set_id, message) in enumerate(outbox):
+            if not items and link.unsent_bytes > LINE_BYTES_MAX:
+                self._give_up(outbox[place:])
+                break
             parts = encode_message(message)
             length = sum(map(len, parts))
             items.append((set_id, length))
@@ -100,6 +102,10 @@ class _Line:
         if items:
             link.tell(Command.RAFT, RaftFrame(items), buffers)
         link.flush()
+
+    def _give_up(self, messages: Sequence[tuple[int, Message]]) -> None:
+        for set_id, message in messages:
+            self._peers.home.unreachable(set_id, message.receiver)
 
     async def _run(self) -> None:
         backoff = _BACKOFF_SECONDS_MIN
@@ -145,19 +151,28 @@ class _Peer:
         self.node_id = node_id
         self.bulk = _Line(peers, node_id, bulk=True)
         self.pulse = _Line(peers, node_id, bulk=False)
-        self.calls: ClientLink | None = None
-        self.calling = asyncio.Lock()
+        self._calls: ClientLink | None = None
+        self._dialling: asyncio.Task[ClientLink] | None = None
 
     async def call_link(self) -> ClientLink:
-        async with self.calling:
-            if self.calls is None or not self.calls.is_open:
-                self.calls = await self._peers.dial(self.node_id, bulk=False)
-            return self.calls
+        """The connection for calls; one dial serves all who wait for it."""
+        if self._calls is not None and self._calls.is_open:
+            return self._calls
+        if self._dialling is None or self._dialling.done():
+            self._dialling = self._peers.loop.create_task(self._peers.dial(self.node_id, bulk=False))
+            self._dialling.add_done_callback(self._dialled)
+        return await asyncio.shield(self._dialling)
+
+    def _dialled(self, dialling: asyncio.Task[ClientLink]) -> None:
+        if not dialling.cancelled() and dialling.exception() is None:
+            self._calls = dialling.result()
 
     async def close(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
         await asyncio.gather(self.bulk.close(), self.pulse.close())
-        if self.calls is not None:
-            self.calls.hang_up()
+        if self._calls is not None:
+            self._calls.hang_up()
 
 
 class Peers:
@@ -205,13 +220,15 @@ class Peers:
             found.bulk.dial_now.set()
             found.pulse.dial_now.set()
 
-    def heard(self, node_id: str, pulse: Pulse) -> None:
-        """A pulse came: it lives, and leads these."""
+    def heard(self, node_id: str, pulse: Pulse, sets: Container[int]) -> None:
+        """A pulse came: it lives, and leads these, of which only those count that there are."""
+        if node_id not in self._peers:
+            return
         self._heard[node_id] = self.loop.time()
         leaders = self.leaders
         for set_id, term in pulse.leads:
             known = leaders.get(set_id)
-            if known is None or known[0] <= term:
+            if set_id in sets and (known is None or known[0] <= term):
                 leaders[set_id] = (term, node_id)
 
     def is_alive(self, node_id: str) -> bool:
@@ -219,8 +236,10 @@ class Peers:
         heard = self._heard.get(node_id)
         return node_id == self.home.node_id or (heard is not None and self.loop.time() - heard <= ALIVE_SECONDS)
 
-    def forget_set(self, set_id: int) -> None:
-        self.leaders.pop(set_id, None)
+    def forget_leaders(self, sets: Container[int]) -> None:
+        """Of sets that are no longer there."""
+        for set_id in [one for one in self.leaders if one not in sets]:
+            del self.leaders[set_id]
 
     def shown(self, node_id: str) -> str:
         address = next(iter(self.addresses_of(node_id)), None)
@@ -248,7 +267,12 @@ class Peers:
         own = self.home.hello
         peer = PeerHello(own.cluster_id, own.node_id, own.name, own.address, bulk)
         link = await open_connection(
-            host, port, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=peer, silent_ms_max=SILENT_MS_MAX
+            host,
+            port,
+            client="lanner-broker",
+            timeout_ms=DIAL_TIMEOUT_MS,
+            peer=peer,
+            silent_ms_max=limits.PEER_SILENT_MS_MAX,
         )
         there = link.hello_reply
         if there.node_id == node_id and there.cluster_id in ("", own.cluster_id):
@@ -308,11 +332,15 @@ class Peers:
             link.tell(Command.SNAPSHOT, SnapshotFrame(), [data])
 
     def pulse(self, now_ms: int, led: Sequence[tuple[int, int]]) -> None:
-        """A sign of life to everybody; each connection is told only what it was not told before."""
+        """A sign of life to everybody; each connection is told what is new, and now and then everything."""
         for peer in self._peers.values():
             link = peer.pulse.usable
             if link is not None:
-                told = peer.pulse.told
+                line = peer.pulse
+                line.pulses += 1
+                if line.pulses % PULSES_UNTIL_ALL == 0:  # for a listener to whom some of it was news too early
+                    line.told = {}
+                told = line.told
                 news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
                 told.update(news)
                 link.tell(Command.PULSE, Pulse(now_ms, news))

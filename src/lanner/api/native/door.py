@@ -154,6 +154,7 @@ class _Session:
         if hello.peer is not None and self._intake is not None:
             self._intake.greet(hello.peer)
             self._peer = hello.peer
+            self._link.expect_progress(limits.PEER_SILENT_MS_MAX)
         elif self._intake is not None and not self._intake.open_to_clients:
             raise ServiceUnavailable("the broker does not belong to its cluster yet; try another one, or again soon")
         return HelloReply(
