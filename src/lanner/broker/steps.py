@@ -59,7 +59,9 @@ class Steps:
     def __init__(self, engine: Engine, route: Route) -> None:
         self._engine = engine
         self._route = route
-        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._attempts: dict[
+            tuple[int, int, Action], _Attempt
+        ] = {}  # a move that is taken back goes on at the same place
         self._ticks = 0
 
     def tick(self, cluster: Cluster, alive: Alive) -> None:
@@ -67,11 +69,11 @@ class Steps:
         self._ticks += 1
         steps = cluster.next_steps() if cluster.moves else []
         if self._attempts:
-            named = {(step.move_id, step.position) for step in steps}
+            named = {(step.move_id, step.position, step.action) for step in steps}
             for key in self._attempts.keys() - named:
                 del self._attempts[key]
         for step in steps:
-            key = (step.move_id, step.position)
+            key = (step.move_id, step.position, step.action)
             replica = self._engine.replicas.get(step.set_id)
             if replica is None or not replica.leads:
                 self._attempts.pop(key, None)

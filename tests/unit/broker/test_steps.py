@@ -1,0 +1,31 @@
+"""Steps of moves where reports are lost or overtaken by a change of mind."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanner.cluster import Action, PlanState, encode_cancel_plan, encode_move_replica
+from tests.unit.broker.flock import Flock
+
+
+def test_a_move_that_is_taken_back_before_its_report_was_heard_goes_on_with_the_way_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by seed 101 of the simulated cluster: both steps have the same number, and the old report stood for both."""
+    flock = Flock("abcd")
+    (set_id,) = flock.create_topic("orders")
+    record = flock.metadata.sets[set_id]
+    target = next(name for name in flock.metadata.brokers if name not in record.nodes)
+    heard, flock_propose = [], flock.propose
+    monkeypatch.setattr(flock, "propose", lambda command: heard.append(command) or False)
+    plan = flock.command(encode_move_replica(set_id, record.nodes[0], target, flock.now_ms))
+    flock.until(lambda: bool(heard))
+    (move,) = flock.metadata.moves.values()
+    assert move.action is Action.ADD_LEARNER
+    flock.command(encode_cancel_plan(plan.plan_id))
+    monkeypatch.setattr(flock, "propose", flock_propose)
+    flock.until(lambda: flock.state(plan) is PlanState.CANCELLED)
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    assert not leader.replica(set_id).node.learners
+    flock.until(lambda: target[-1] not in flock.place(set_id))
