@@ -152,7 +152,12 @@ def open_folder(path: Path, nodes: int | None, port: int | None) -> DevFolder:
         folder = DevFolder(path, PORT if port is None else port, NODES if nodes is None else nodes)
     else:
         folder = found
-        folder.port = folder.port if port is None else port
+        if port not in (None, folder.port):
+            raise ValidationError(
+                f"the brokers in {path} know each other by the ports of --port {folder.port}: start them with that, or "
+                "without --port; for other ports give another folder with --data",
+                field="port",
+            )
         _resize(folder, nodes)
     _check(folder)
     folder.save()

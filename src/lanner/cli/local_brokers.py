@@ -134,13 +134,14 @@ class LocalBrokers:
             self._start([place for place in places if place not in newcomers])
             following = asyncio.create_task(self._follow(newcomers))
             try:
-                while not self._stop.is_set() and not following.done():
+                while not self._stop.is_set():
                     self._look_after()
+                    if following.done():
+                        following.result()  # it never ends by itself: this raises what ended it
                     await _wait(self._stop, _LOOK_SECONDS)
             finally:
                 following.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await following
+                await asyncio.gather(following, return_exceptions=True)
         finally:
             await self._stop_all()
 

@@ -49,6 +49,13 @@ def test_the_same_folder_is_the_same_cluster(tmp_path):
     assert not again.fresh
 
 
+def test_other_ports_than_before_are_refused_with_the_next_step(tmp_path):
+    open_folder(tmp_path, 2, 9000)
+    with pytest.raises(ValidationError, match="--port 9000"):
+        open_folder(tmp_path, None, 9500)
+    assert open_folder(tmp_path, None, 9000).port == 9000
+
+
 def test_more_brokers_than_before_join_the_others(tmp_path):
     open_folder(tmp_path, 3, 9000)
     grown = open_folder(tmp_path, 5, None)
