@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from lanner.broker.engine import Seat
+from lanner.broker.notices import Notices
 from lanner.cluster import Registration, encode_found_cluster
 from lanner.errors import ConflictError, DataDirectoryRefused, LannerError, ValidationError
 from lanner.wire import peers as wire
@@ -173,7 +173,7 @@ class Search:
         self._own = own
         self._ask = ask
         self._fresh_cluster_id = fresh_cluster_id
-        self._said = ("", 0.0)
+        self._notices = Notices(log, again_seconds=_SAY_AGAIN_SECONDS)
 
     def alone(self) -> Founding:
         return Founding(self._fresh_cluster_id, (self._own,), 1)
@@ -189,7 +189,7 @@ class Search:
             if isinstance(verdict, Join):
                 log.warning("the cluster exists and this disk is new to it: joining as a learner")
                 return await self.join([verdict.address, *seeds])
-            self._say(verdict.reason)
+            self._notices.say("founding", verdict.reason)
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     async def join(self, addresses: Sequence[str]) -> Founding:
@@ -205,12 +205,11 @@ class Search:
         try:
             reply = await self._ask(address, wire.PeerInfo(founder_of(self._own), join=True))
         except LannerError as error:
-            if isinstance(error, ConflictError):
-                log.error("the cluster does not take this broker in: %s", error.message)
-            self._say(f"could not join at {address}: {error.message}")
+            level = logging.ERROR if isinstance(error, ConflictError) else logging.WARNING
+            self._notices.say(address, f"could not join at {address}: {error.message}", level)
             return None
         if not reply.cluster_id or not reply.replica_id:
-            self._say(f"the broker at {address} has no place for this one yet")
+            self._notices.say(address, f"the broker at {address} has no place for this one yet")
             return None
         founders = tuple(registration_of(founder) for founder in reply.founders)
         return Founding(reply.cluster_id, founders, reply.replica_id, joined=True)
@@ -220,13 +219,6 @@ class Search:
             return await self._ask(address, wire.PeerInfo(founder_of(self._own)))
         except LannerError:
             return None
-
-    def _say(self, reason: str) -> None:
-        """Once when it is new, then now and then."""
-        now = time.monotonic()
-        if reason != self._said[0] or now - self._said[1] >= _SAY_AGAIN_SECONDS:
-            self._said = (reason, now)
-            log.warning("%s", reason)
 
 
 __all__ = [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lanner.broker import snapshots
 from lanner.broker.engine import CLUSTER_SET
 from lanner.broker.founding import founder_of, registration_of
+from lanner.broker.notices import Notices
 from lanner.broker.settings import parse_address
 from lanner.cluster import BrokerState, Cluster, encode_register_broker
 from lanner.errors import (
@@ -43,6 +44,7 @@ class Intake:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._notices = Notices(log)
 
     @property
     def open_to_clients(self) -> bool:
@@ -53,12 +55,11 @@ class Intake:
         node = self._node
         ours = node.cluster_id
         if ours and peer.cluster_id and peer.cluster_id != ours:
-            log.error(
-                "broker %s (%s) of cluster %s tried to connect; this one belongs to cluster %s: check its seeds",
-                peer.name,
-                peer.address,
-                peer.cluster_id,
-                ours,
+            self._notices.say(
+                peer.node_id,
+                f"broker {peer.name} ({peer.address}) of cluster {peer.cluster_id} tried to connect; this one belongs "
+                f"to cluster {ours}: check its seeds",
+                logging.ERROR,
             )
             raise ConflictError(
                 f"this broker belongs to cluster {ours}, not to {peer.cluster_id}: check the addresses you were given",
@@ -66,8 +67,16 @@ class Intake:
             )
         if not ours or peer.cluster_id != ours:
             return
+        if peer.node_id == node.node_id and peer.address == node.place.hello.address:
+            raise ConflictError(
+                "you have dialled yourself: another broker is no longer where it was", node_id=peer.node_id
+            )
         if peer.node_id == node.node_id:
-            log.critical("another broker (%s) runs on a copy of this data directory: stop one of them", peer.address)
+            self._notices.say(
+                peer.node_id,
+                f"another broker ({peer.address}) runs on a copy of this data directory: stop one of them",
+                logging.CRITICAL,
+            )
             raise ConflictError(f"broker {peer.node_id} is here: you run on a copy of its data directory, stop one")
         known = node.engine.cluster.brokers.get(peer.node_id) if node.serving else None
         if known is not None and (known.state is BrokerState.REMOVED or known.lost):

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 
 from lanner import limits
 from lanner.broker import snapshots
+from lanner.broker.notices import Notices
 from lanner.broker.settings import join_address
 from lanner.errors import ConflictError, ConnectionLost, DeadlineExceeded, LannerError
 from lanner.net.connector import ClientLink, open_connection
@@ -37,7 +38,6 @@ DIAL_TIMEOUT_MS: Final = 2_000
 LINE_BYTES_MAX: Final = 16 * limits.MIB
 _BACKOFF_SECONDS_MIN: Final = 0.05
 _BACKOFF_SECONDS_MAX: Final = 1.0
-_SAY_AGAIN_SECONDS: Final = 30.0
 _BULK: Final = frozenset({MessageKind.APPEND, MessageKind.COMMIT, MessageKind.SNAPSHOT})
 
 Address = tuple[str, int]
@@ -62,7 +62,6 @@ class _Line:
         self._node_id = node_id
         self._bulk = bulk
         self._outbox: list[tuple[int, Message]] = []
-        self._said = ("", -_SAY_AGAIN_SECONDS)
         self.link: ClientLink | None = None
         self.told: dict[int, int] = {}  # on the pulse line: what this connection was told of leadership
         self.pulses = 0
@@ -115,9 +114,9 @@ class _Line:
                 backoff = _BACKOFF_SECONDS_MIN
                 self.told = {}
                 await asyncio.shield(self.link.closed)
-                self._say(f"the connection to {self._peers.shown(self._node_id)} ended")
+                self._peers.say(self._node_id, f"the connection to {self._peers.shown(self._node_id)} ended")
             except LannerError as error:
-                self._say(error.message)
+                self._peers.say(self._node_id, error.message)
             except Exception:  # a line that dies would cut this broker off until its restart
                 log.exception("a line to %s failed", self._peers.shown(self._node_id))
             self.link = None
@@ -128,13 +127,6 @@ class _Line:
             except TimeoutError:
                 pass
             backoff = min(2 * backoff, _BACKOFF_SECONDS_MAX)
-
-    def _say(self, reason: str) -> None:
-        """Once for each line and reason, then rarely: a broker that is away for a day must not fill the log."""
-        now = self._peers.loop.time()
-        if self._bulk and (reason != self._said[0] or now - self._said[1] >= _SAY_AGAIN_SECONDS):
-            self._said = (reason, now)
-            log.warning("%s", reason)
 
     async def close(self) -> None:
         self.task.cancel()
@@ -192,6 +184,7 @@ class Peers:
         self._snapshot_rate = snapshot_bytes_per_second
         self._snapshot_free_seconds = 0.0
         self._closed = False
+        self._notices = Notices(log)
 
     # ------------------------------------------------------------------ who there is
 
@@ -244,6 +237,9 @@ class Peers:
     def shown(self, node_id: str) -> str:
         address = next(iter(self.addresses_of(node_id)), None)
         return f"broker {node_id[:8]}" + ("" if address is None else f" at {join_address(*address)}")
+
+    def say(self, node_id: str, text: str) -> None:
+        self._notices.say(node_id, text)
 
     def addresses_of(self, node_id: str) -> list[Address]:
         """Where a broker may be reached, the likeliest first."""
