@@ -104,13 +104,15 @@ def cancel(
 
 
 def show_brokers(screen: Screen, found: ClusterDescription) -> None:
+    racks = any(broker.rack for broker in found.brokers)
+    columns = ["broker", "state", "leads", "replicas", "metadata", "native", "REST"]
     screen.table(
-        ["broker", "state", "leads", "replicas", "metadata", "rack", "native", "REST", "node id"],
-        [_row(broker, found.metadata_leader) for broker in found.brokers],
+        [*columns, "rack"] if racks else columns,
+        [_row(broker, found.metadata_leader, racks) for broker in found.brokers],
     )
 
 
-def _row(broker: BrokerState, metadata_leader: str) -> tuple[object, ...]:
+def _row(broker: BrokerState, metadata_leader: str, racks: bool) -> tuple[object, ...]:
     state = coloured(broker.state, _COLOURS.get(broker.state, ""))
     if not broker.alive:
         state = coloured(f"{broker.state}, unreachable", "red")
@@ -124,10 +126,9 @@ def _row(broker: BrokerState, metadata_leader: str) -> tuple[object, ...]:
         broker.leads if broker.leads == broker.should_lead else f"{broker.leads} (should: {broker.should_lead})",
         broker.replicas,
         "leader" if broker.node_id == metadata_leader else broker.metadata or "-",
-        broker.rack or "-",
         broker.addresses.get("native", "-"),
-        f"http://{broker.addresses['http']}" if broker.addresses.get("http") else "-",
-        broker.node_id[:8],
+        broker.addresses.get("http") or "-",
+        *([broker.rack or "-"] if racks else []),
     )
 
 

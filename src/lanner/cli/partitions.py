@@ -85,7 +85,15 @@ def status(
     if as_json:
         screen.document({"topic": topic, "partition": partition, "status": found})
     else:
-        screen.facts(found)
+        screen.facts({name.replace("_", " "): _status_text(value) for name, value in found.items()})
+
+
+def _status_text(value: Any) -> object:
+    """Nested values on one line."""
+    if isinstance(value, dict):
+        inner = [f"{name}: {_status_text(one)}" for name, one in value.items()]
+        return ("; " if any(isinstance(one, dict) for one in value.values()) else ", ").join(inner)
+    return " ".join(map(str, value)) or "-" if isinstance(value, list) else value
 
 
 @app.command("move")

@@ -111,7 +111,15 @@ class FakeCluster:
             case DescribePartitions():
                 return PartitionsDescription([self._partition()])
             case RaftStatus():
-                return RaftStatusReply({"state": "leader", "term": 4, "broker": request.control.node_id})
+                return RaftStatusReply(
+                    {
+                        "state": "leader",
+                        "term": 4,
+                        "broker": request.control.node_id,
+                        "members": {"voters": [1, 2], "learners": []},
+                        "progress": {2: {"state": "probe", "match": 7}},
+                    }
+                )
         if request.command is Command.DESCRIBE_CLUSTER:
             return self._describe()
         if request.command is Command.PING:
