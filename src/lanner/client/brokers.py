@@ -8,7 +8,8 @@ Rules:
   there is one connection, under the address given, whatever address the broker gives itself.
 - A broker that is not in METADATA any more is forgotten once its connection is idle or lost: an answer that is merely
   old must not hang up on anybody.
-- `request` is for what any broker answers. It goes on to another broker when one fails, under one deadline.
+- `request` is for what any broker answers. It goes on to another broker when one fails, under one deadline. While one
+  answers it stays with that one, so that a client sees what it did before.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Brokers:
         self._token = token
         self._known: dict[str, Address] = {}  # by node id
         self._sessions: dict[str, Session] = {}  # by node id
+        self._home: Session | None = None  # who answered last what any broker answers
         self._reseeding: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -86,7 +88,7 @@ class Brokers:
     async def open(self) -> None:
         """Connect to one of the addresses given, or say why that is not possible."""
         self._loop = asyncio.get_running_loop()
-        self._adopt(await self._first_reached(self._seeds))
+        self._adopt(await self._first_reached(random.sample(self._seeds, len(self._seeds))))
         self._opened = True
         self._sweeping = self._loop.create_task(self._sweep())
 
@@ -204,8 +206,12 @@ class Brokers:
 
     def any_up(self, avoid: Collection[Session] = ()) -> Session | None:
         """Some broker that can be asked now, one that is not to be avoided if there is one."""
+        home = self._home
+        if home is not None and home.is_up and home not in avoid and not home.is_suspect:
+            return home
         ready = [session for session in self._sessions.values() if session.is_up]
-        return random.choice([session for session in ready if session not in avoid] or ready) if ready else None
+        better = [session for session in ready if session not in avoid and not session.is_suspect]
+        return random.choice(better or ready) if ready else None
 
     def is_failing(self, node_id: str) -> bool:
         """Whether this broker is known to be out of reach."""
@@ -266,6 +272,7 @@ class Brokers:
             outcome = await session.ask(command, control, min(left_ms, attempt_ms) if bounded else left_ms)
             if not isinstance(outcome, LannerError):
                 assert isinstance(outcome.control, kind)
+                self._home = session
                 return outcome.control, outcome.bulk
             without_effect = isinstance(outcome, Overloaded) or outcome.details.get("sent") is False
             if not outcome.retryable or not (repeatable or without_effect):

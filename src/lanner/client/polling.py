@@ -32,6 +32,7 @@ ROUND_MS: Final = 30_000  # a wait without end is asked in rounds of this
 _ROUND_SEVERAL_MS: Final = 5_000  # where leaders may move meanwhile
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
+_CONNECTING_S: Final = 1.0
 _GLANCE_MS: Final = 5_000  # how long a broker may take for a look
 _LOST_KEPT_S: Final = 60.0  # leases that nobody heard of have mostly run out by then
 _STEPS_MAX: Final = 64
@@ -131,6 +132,9 @@ class Poller:
         leaders, orphans = self._routing.by_leader(topic, range(route.partitions) if chosen is None else chosen)
         if orphans:
             self._trouble = NotLeader(f"nobody leads partition {orphans[0]} of {topic} at present", sent=False)
+        for session in leaders:
+            if not session.is_up:  # what it has may be the most urgent
+                await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
         return leaders
 
     # ------------------------------------------------------------------ polling

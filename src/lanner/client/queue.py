@@ -248,7 +248,7 @@ def connect(
 ) -> Queue:
     """Connect: `async with lanner.connect("localhost:7400") as queue`.
 
-    `address` may name several brokers with commas between: any one that answers is enough to find the others, and it is
-    asked first. `timeout_ms` is the deadline of every call that does not have its own.
+    `address` may name several brokers with commas between: any one that answers is enough to find the others.
+    `timeout_ms` is the deadline of every call that does not have its own.
     """
     return Queue(address, token=token, client_name=client_name, timeout_ms=timeout_ms)

@@ -2,12 +2,14 @@
 
 For each partition one page is read ahead while another is worked through, so the network never waits for the
 application nor the other way round; memory is bounded by that. A page that ends at the end of the log waits there for
-more. Retention may take messages before they are read: the reader goes on behind the hole and reports it.
+more. Retention may take messages before they are read: the reader goes on behind the hole and reports it. Each
+partition is read from whoever leads it; one that is added while the reader is at work is read from its beginning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ from lanner.wire.messages import (
     OffsetsReply,
     PartitionOffsets,
 )
+
+_log: Final = logging.getLogger("lanner.client")
 
 PAGES_AHEAD: Final = 2
 HOLES_KEPT: Final = 1_000
@@ -116,6 +120,7 @@ class Reader:
         self._in_hand: tuple[ReadBatch, Iterator[Message]] | None = None  # with what is left of its messages
         self._error: LannerError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._growing: asyncio.Task[None] | None = None
         self._incarnation = 0
         self._opened = False
         self._closed = False
@@ -131,19 +136,49 @@ class Reader:
         for partition in chosen:
             choose_partition(route, partition, None, b"")
         bounds = await self._bounds(-1)
-        committed: dict[int, int] = {}
-        if self.group is not None:
-            request = Committed(self.group, self.topic)
-            reply, _ = await self._brokers.request(Command.COMMITTED, request, CommittedReply)
-            committed = reply.offsets
+        committed = await self._committed()
         starts = await self._starts(self._start, list(chosen), bounds)
         for partition in chosen:
             position = committed.get(partition, starts[partition])
             stop_at = bounds[partition].end_offset if self._until_end else None
             self._cursors[partition] = _Cursor(partition, position, stop_at)
+        self._share_buffer()
+        self._opened = True
+        if self._chosen is None and not self._until_end:
+            self._routing.on_change.append(self._changed)
+
+    def _share_buffer(self) -> None:
         share = self._buffer_bytes_max // (PAGES_AHEAD * max(1, len(self._cursors)))
         self._page_bytes = min(self._page_bytes, max(_PAGE_BYTES_MIN, share))
-        self._opened = True
+
+    async def _committed(self) -> dict[int, int]:
+        if self.group is None:
+            return {}
+        request = Committed(self.group, self.topic)
+        reply, _ = await self._brokers.request(Command.COMMITTED, request, CommittedReply)
+        return reply.offsets
+
+    def _changed(self, topic: str) -> None:
+        """Leaders or partitions are others now."""
+        if topic != self.topic or self._growing is not None:
+            return
+        route = self._routing.known(topic)
+        if route is None or route.incarnation != self._incarnation or route.partitions <= len(self._cursors):
+            return
+        self._growing = self._loop.create_task(self._grow(route.partitions))
+
+    async def _grow(self, partitions: int) -> None:
+        """Everything in a partition that was added is new here, unless the group has read in it already."""
+        try:
+            committed = await self._committed()
+            for partition in range(len(self._cursors), partitions):
+                self._cursors[partition] = _Cursor(partition, committed.get(partition, 0), None)
+            self._share_buffer()
+            self._ask_ahead()
+        except LannerError as error:
+            _log.warning("the new partitions of %s are not read yet: %s", self.topic, error.message)
+        finally:
+            self._growing = None
 
     async def _bounds(self, time_ms: int) -> dict[int, PartitionOffsets]:
         reply, _ = await self._brokers.request(Command.OFFSETS, Offsets(self.topic, time_ms), OffsetsReply)
@@ -273,6 +308,7 @@ class Reader:
             return
         cursor.asking = True
         generation = cursor.generation
+        self._routing.known(self.topic)  # has it looked at again now and then
         request = Fetch(
             self.topic, cursor.partition, cursor.asked_offset, self._page_bytes, _WAIT_MS, self._incarnation
         )
@@ -360,6 +396,10 @@ class Reader:
 
     async def close(self) -> None:
         self._closed = True
+        if self._changed in self._routing.on_change:
+            self._routing.on_change.remove(self._changed)
+        if self._growing is not None:
+            self._growing.cancel()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -9,7 +9,8 @@ Rules:
 - One question about leaders is under way at a time, for all topics together, and the longer it goes on without the
   answer helping, the longer the pauses, with chance in them: thousands of clients that lose a broker at the same
   moment do not all ask at the same moment.
-- An answer to a question that was asked before a hint came does not undo the hint.
+- An answer to a question that was asked before a hint came does not undo the hint; one from a broker that is behind
+  does not make a topic shrink.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _QUIET_S: Final = 2.0  # after so long without a question the next one is not a 
 _PAUSE_S_MIN: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 _PAUSE_SHARE: Final = 0.125  # of the time that a search already takes
+_LOOKS: Final = 2
+_SECOND_LOOK_S: Final = 0.15
 _SEARCH_S: Final = 30.0  # so long a leader is looked for without anybody asking again
 
 WORTH_A_LOOK: Final = (NotLeader, ConnectionLost, DeadlineExceeded, ServiceUnavailable, BadGateway)
@@ -203,6 +206,8 @@ class Routing:
     def _apply(self, found: TopicInfo, asked_at: float) -> Route | None:
         """Take in what a broker says of one topic; None: it says that there is no such topic."""
         known = self._routes.get(found.name)
+        if known is not None and known.incarnation == found.incarnation and known.partitions > len(found.partitions):
+            return known
         if found.error:
             if known is not None:
                 self.forget(found.name)
@@ -249,16 +254,20 @@ class Routing:
         return lookup
 
     async def _ask(self, topic: str, create: bool) -> Route:
-        asked_at = time.monotonic()
-        reply, _ = await self._brokers.request(Command.METADATA, Metadata([topic], create), MetadataReply)
-        self._brokers.learn(reply.brokers)
         code = TopicNotFound.code
-        for found in reply.topics:
-            if found.name == topic:
-                route = self._apply(found, asked_at)
-                if route is not None:
-                    return route
-                code = found.error
+        for attempt in range(_LOOKS):
+            asked_at = time.monotonic()
+            reply, _ = await self._brokers.request(Command.METADATA, Metadata([topic], create), MetadataReply)
+            self._brokers.learn(reply.brokers)
+            for found in reply.topics:
+                if found.name == topic:
+                    route = self._apply(found, asked_at)
+                    if route is not None:
+                        return route
+                    code = found.error
+            if not self._brokers.are_several or code != TopicNotFound.code or attempt == _LOOKS - 1:
+                break
+            await asyncio.sleep(_SECOND_LOOK_S)  # it may have been made a moment ago, at another broker
         self._routes.pop(topic, None)
         raise from_wire(
             code, f"there is no topic {topic!r}: create it first, or let the broker create topics by itself"

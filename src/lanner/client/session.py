@@ -38,8 +38,9 @@ PAUSE_S: Final = 0.05
 PAUSE_S_MAX: Final = 2.0
 _PING_MS: Final = 10_000
 _SWEEP_S: Final = 0.25
-_PROBE_AFTER_S: Final = 1.0  # silence, though something was asked
-_SILENT_S: Final = 2.5  # and then so long without an answer to the probe
+_PROBE_EACH_S: Final = 0.5  # while something that was asked is not answered
+_SUSPECT_S: Final = 0.5  # without an answer to the probe: others are asked first
+_SILENT_S: Final = 2.0  # and by then the connection is given up
 
 Address = tuple[str, int]
 Outcome = Reply | LannerError
@@ -125,7 +126,7 @@ class Session:
         self._asked: dict[_Asked, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._up_waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []  # for it to be up, or not to be
         self._last_failure: LannerError | None = None
         self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
         self._probe: asyncio.Future[Reply] | None = None
@@ -147,6 +148,12 @@ class Session:
     def is_failing(self) -> bool:
         """The last attempt to connect failed."""
         return self._last_failure is not None and not self.is_up
+
+    @property
+    def is_suspect(self) -> bool:
+        """It owes an answer that takes no time."""
+        probe = self._probe
+        return probe is not None and not probe.done() and self._loop.time() - self._probed_at > _SUSPECT_S
 
     @property
     def is_idle(self) -> bool:
@@ -202,7 +209,7 @@ class Session:
                 continue
             if self._take_over(link):
                 self.addresses.sort(key=lambda one: one != address)  # what worked is tried first the next time
-                self._notify_up()
+                self._notify()
                 return
             failure = ServiceUnavailable(f"{host}:{port} is another broker now", address=f"{host}:{port}")
             await link.close()
@@ -219,14 +226,11 @@ class Session:
         self._inflight_max = min(limits.CONNECTION_INFLIGHT_MAX, link.hello_reply.inflight_max)
         return True
 
-    def _notify_up(self) -> None:
-        for waiter in self._up_waiters:
+    def _notify(self) -> None:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._up_waiters.clear()
-        self._notify()
-
-    def _notify(self) -> None:
+        self._waiters.clear()
         if self.on_change is not None and not self._closed:
             self.on_change(self)
 
@@ -260,10 +264,7 @@ class Session:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for waiter in self._up_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._up_waiters.clear()
+        self._notify()
 
     # ------------------------------------------------------------------ asking
 
@@ -325,15 +326,19 @@ class Session:
     async def wait_until_up(self, deadline: float) -> None:
         """Return once connected; past the deadline raise why that is not so."""
         while not self.is_up:
-            if self._closed:
+            if self._closed or self._loop.time() >= deadline:
                 raise self.failure
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._up_waiters.append(waiter)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await waiter
-            except TimeoutError:
-                raise self.failure from None
+            await self._change(deadline)
+
+    async def wait_until_tried(self, deadline: float) -> None:
+        """Return once connected, or once that has failed."""
+        while not self.is_up and not self.is_failing and not self._closed and self._loop.time() < deadline:
+            await self._change(deadline)
+
+    async def _change(self, deadline: float) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await asyncio.wait([waiter], timeout=max(0.0, deadline - self._loop.time()))
 
     # ------------------------------------------------------------------ what is overdue
 
@@ -357,7 +362,7 @@ class Session:
         if self._probe is not None and not self._probe.done():
             if now - self._probed_at > _SILENT_S:
                 link.abort(ConnectionLost("the broker went silent"))
-        elif now - self._probed_at > _PROBE_AFTER_S:
+        elif now - self._probed_at > _PROBE_EACH_S:
             self._probe, self._probed_at = link.request(Command.PING, Empty()), now
             self._probe.add_done_callback(_observe)
 

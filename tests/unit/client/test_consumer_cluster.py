@@ -1,0 +1,249 @@
+"""The consumer over several brokers: most urgent first, whoever has it; settles where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import lanner
+from lanner.errors import ConnectionLost, LeaseLost, NotLeader
+from lanner.wire.messages import Command, Glanced, Settled, SettledItem
+
+
+def total(cluster: Any, command: Command) -> int:
+    return sum(len(asked) for asked in cluster.of(command).values())
+
+
+# ------------------------------------------------------------------ what comes first
+
+
+async def test_the_most_urgent_comes_first_whichever_broker_has_it(cluster: Any) -> None:
+    cluster.add(0, 4, b"normal")
+    cluster.add(1, 0, b"low")
+    cluster.add(2, 9, b"high")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll(wait_ms=0)
+        assert batch.values() == [b"high", b"normal", b"low"]
+        await batch.ack()
+    assert sorted(cluster.acked) == [(0, 0), (1, 0), (2, 0)]
+
+
+async def test_nothing_less_urgent_is_taken_than_another_broker_has(cluster: Any) -> None:
+    cluster.add(0, 9, b"a")
+    cluster.add(0, 1, b"later")
+    cluster.add(1, 5, b"b", b"c")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        assert (await consumer.poll(3, wait_ms=0)).values() == [b"a", b"b", b"c"]
+        assert (await consumer.poll(3, wait_ms=0)).values() == [b"later"]
+    (first, *_) = cluster.of(Command.POLL)["n1"]
+    assert first.min_priority == 5
+
+
+async def test_among_equals_it_is_each_brokers_turn(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, *[b"%d" % partition] * 20)
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        taken = [(await consumer.poll(1, wait_ms=0)).values()[0] for _ in range(30)]
+    assert {value: taken.count(value) for value in taken} == {b"0": 10, b"1": 10, b"2": 10}
+
+
+async def test_one_broker_that_leads_everything_is_polled_and_waits(cluster: Any) -> None:
+    cluster.leaders[:] = ["n2", "n2", "n2"]
+    cluster.add(1, 4, b"a")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        assert (await consumer.poll()).values() == [b"a"]
+    assert total(cluster, Command.GLANCE) == 0
+    (poll,) = cluster.of(Command.POLL)["n2"]
+    assert (poll.partitions, poll.wait_ms > 900) == ([0, 1, 2], True)
+
+
+async def test_waiting_costs_one_question_a_broker_and_news_end_it(cluster: Any) -> None:
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
+        third = cluster.brokers["n3"]
+        await third.until(lambda: any(control.wait_ms for control in third.of(Command.GLANCE)))
+        await asyncio.sleep(0.3)
+        assert total(cluster, Command.GLANCE) <= 9  # a look and a watch each; a little more while connecting
+        cluster.add(2, 9, b"news")
+        waiting = [one for one in third.requests if one.command is Command.GLANCE and one.control.wait_ms][-1]
+        third.links[-1].reply(waiting, Glanced(9))
+        async with asyncio.timeout(1):
+            assert (await polling).values() == [b"news"]
+        looks = total(cluster, Command.GLANCE)
+        assert not await consumer.poll(wait_ms=0)
+        assert total(cluster, Command.GLANCE) <= looks + 1  # the two others still watch: they have nothing
+    assert total(cluster, Command.POLL) == 1
+
+
+async def test_a_wait_that_is_over_gives_nothing(cluster: Any) -> None:
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        began = asyncio.get_running_loop().time()
+        assert not await consumer.poll(wait_ms=200)
+        assert 0.15 < asyncio.get_running_loop().time() - began < 2
+
+
+# ------------------------------------------------------------------ brokers that move, or go
+
+
+async def test_a_poll_whose_answer_was_lost_gets_its_leases_at_the_next_leader(cluster: Any) -> None:
+    cluster.leaders[:] = ["n1", "n1", "n1"]
+    cluster.add(0, 4, b"a")
+    cluster.add(1, 4, b"b")
+
+    def hang_up(control: Any, request: Any) -> Any:
+        cluster.answer(cluster.brokers["n1"], request)
+        cluster.leaders[:] = ["n2", "n3", "n3"]
+        return cluster.brokers["n1"].HANG_UP
+
+    cluster.brokers["n1"].answers[Command.POLL] = hang_up
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll()
+        assert sorted(batch.values()) == [b"a", b"b"]
+        await batch.ack()
+    sequences = {control.sequence for asked in cluster.of(Command.POLL).values() for control in asked}
+    assert sequences == {1}
+    assert sorted(cluster.acked) == [(0, 0), (1, 0)]
+
+
+async def test_a_lost_poll_of_one_broker_does_not_hide_what_the_others_have(cluster: Any) -> None:
+    cluster.add(0, 9, b"first")
+    cluster.add(1, 4, b"second")
+
+    def hang_up(control: Any, request: Any) -> Any:
+        cluster.answer(cluster.brokers["n1"], request)
+        cluster.brokers["n1"].answers.clear()
+        return cluster.brokers["n1"].HANG_UP
+
+    cluster.brokers["n1"].answers[Command.POLL] = hang_up
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        assert (await consumer.poll()).values() == [b"second"]
+        assert (await consumer.poll()).values() == [b"first"]  # leased once, and heard of now
+    assert [control.sequence for control in cluster.of(Command.POLL)["n1"]] == [1, 1]
+
+
+async def test_a_broker_that_is_away_holds_up_only_what_it_leads(cluster: Any) -> None:
+    async with lanner.connect(cluster.address, timeout_ms=5_000) as queue, queue.consumer("t", "g") as consumer:
+        assert not await consumer.poll(wait_ms=0)
+        await cluster.brokers["n2"].stop()
+        cluster.add(0, 4, b"a")
+        assert (await consumer.poll()).values() == [b"a"]
+        cluster.add(1, 4, b"b")
+        polling = asyncio.ensure_future(consumer.poll(wait_ms=0))
+        await asyncio.sleep(0.2)
+        assert not polling.done()  # empty would say that there is nothing
+        cluster.leaders[1] = "n1"
+        async with asyncio.timeout(3):
+            assert (await polling).values() == [b"b"]
+
+
+async def test_what_cannot_be_asked_by_the_deadline_is_an_error(cluster: Any) -> None:
+    async with lanner.connect(cluster.address, timeout_ms=500) as queue, queue.consumer("t", "g") as consumer:
+        assert not await consumer.poll(wait_ms=0)
+        cluster.leaders[1] = ""
+        cluster.hints = False
+        for broker in cluster.brokers.values():
+            broker.answers[Command.GLANCE] = lambda control, request: NotLeader()
+        with pytest.raises(NotLeader):
+            await consumer.poll(wait_ms=0)
+    assert total(cluster, Command.METADATA) < 40
+    assert total(cluster, Command.GLANCE) < 60
+
+
+async def test_leases_for_a_cancelled_poll_are_released_where_they_are(cluster: Any) -> None:
+    cluster.leaders[:] = ["n3", "n3", "n3"]
+    waiting: list[Any] = []
+    cluster.brokers["n3"].answers[Command.POLL] = lambda control, request: waiting.append(request)
+    cluster.add(0, 4, b"a")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
+        await cluster.brokers["n3"].until(lambda: bool(waiting))
+        polling.cancel()
+        await asyncio.sleep(0)
+        cluster.brokers["n3"].links[0].reply(waiting[0], *cluster.lease(waiting[0].control))
+        await cluster.brokers["n3"].until(lambda: bool(cluster.brokers["n3"].of(Command.RELEASE)))
+
+
+# ------------------------------------------------------------------ settling
+
+
+async def test_settles_go_to_the_leader_of_each_message(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"x")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll(wait_ms=0)
+        settling = batch.ack()
+        await settling
+        assert settling.settled_count == 3
+    for place, node_id in enumerate(("n1", "n2", "n3")):
+        (settle,) = cluster.of(Command.SETTLE)[node_id]
+        assert [item.partition for item in settle.items] == [place]
+
+
+async def test_a_settle_follows_its_partition_and_the_others_take_effect_once(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"x")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll(wait_ms=0)
+        cluster.leaders[1] = "n3"
+        await batch.ack()
+    assert sorted(cluster.acked) == [(0, 0), (1, 0), (2, 0)]
+
+
+async def test_settles_that_ride_on_a_poll_follow_their_partition_too(cluster: Any) -> None:
+    cluster.leaders[:] = ["n1", "n1", "n1"]
+    cluster.add(0, 4, b"x")
+    cluster.add(1, 4, b"y")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll()
+        cluster.leaders[1] = "n2"
+        settling = batch.ack()
+        await consumer.poll(wait_ms=0)
+        await settling
+    assert sorted(cluster.acked) == [(0, 0), (1, 0)]
+
+
+async def test_a_settle_whose_partition_nobody_leads_waits_for_one(cluster: Any) -> None:
+    cluster.add(0, 4, b"x")
+    async with lanner.connect(cluster.address, timeout_ms=5_000) as queue, queue.consumer("t", "g") as consumer:
+        (message,) = await consumer.poll(wait_ms=0)
+        cluster.leaders[0] = ""
+        settling = message.ack()
+        await asyncio.sleep(0.3)
+        assert not settling.done
+        cluster.leaders[0] = "n2"
+        await settling
+    assert cluster.acked == [(0, 0)]
+
+
+async def test_a_lost_lease_stays_lost_at_the_next_leader(cluster: Any) -> None:
+    cluster.add(0, 4, b"x")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        (message,) = await consumer.poll(wait_ms=0)
+        cluster.leaders[0] = "n2"
+        cluster.brokers["n2"].answers[Command.SETTLE] = lambda control, request: Settled(
+            [SettledItem(LeaseLost.code, 0)]
+        )
+        with pytest.raises(LeaseLost, match="or it took effect already"):
+            await message.ack()
+
+
+async def test_a_settle_that_finds_no_leader_in_time_fails(cluster: Any) -> None:
+    cluster.add(0, 4, b"x")
+    async with lanner.connect(cluster.address, timeout_ms=600) as queue, queue.consumer("t", "g") as consumer:
+        (message,) = await consumer.poll(wait_ms=0)
+        cluster.leaders[0] = ""
+        with pytest.raises((NotLeader, ConnectionLost)):
+            await message.ack()
+
+
+async def test_leaving_gives_back_at_each_leader(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"x")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g", prefetch=10) as consumer:
+        await anext(consumer)
+        cluster.leaders[2] = "n1"
+    released = [item for asked in cluster.of(Command.RELEASE).values() for control in asked for item in control.items]
+    returned = [item for asked in cluster.of(Command.SETTLE).values() for control in asked for item in control.items]
+    assert {item.partition for item in released} | {item.partition for item in returned} == {0, 1, 2}
