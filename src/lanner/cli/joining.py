@@ -42,11 +42,12 @@ async def run(screen: Screen, servers: str, wish: Wish) -> None:
     from lanner.client import connect
 
     async with connect(servers, client_name="lanner-cli") as queue:
-        wish = completed(wish, await queue.admin.describe_cluster(), servers)
+        known = await queue.admin.describe_cluster()
+        wish = completed(wish, known, servers)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        child = _start(wish, servers)
+        child = _start(wish, entrance(known, servers))
         try:
             _tell_start(screen, wish, child.pid)
             shown = ""
@@ -66,9 +67,15 @@ async def run(screen: Screen, servers: str, wish: Wish) -> None:
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
 
 
-def _start(wish: Wish, servers: str) -> subprocess.Popen[bytes]:
+def entrance(known: ClusterDescription, servers: str) -> str:
+    """Where to ask for entry: a broker that is alive, at the address by which brokers know it."""
+    alive = [broker.addresses["native"] for broker in known.brokers if broker.alive and "native" in broker.addresses]
+    return alive[0] if alive else servers.split(",")[0].strip()
+
+
+def _start(wish: Wish, join: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        command(wish, servers),
+        command(wish, join),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -105,9 +112,9 @@ def completed(wish: Wish, known: ClusterDescription, servers: str) -> Wish:
     return wish._replace(data=data, name=name, native=native, http=http)
 
 
-def command(wish: Wish, servers: str) -> list[str]:
+def command(wish: Wish, join: str) -> list[str]:
     words = [sys.executable, "-m", "lanner.cli", "up", "--data", wish.data, "--native", wish.native]
-    words += ["--http", wish.http, "--join", servers.split(",")[0].strip()]
+    words += ["--http", wish.http, "--join", join]
     for flag, value in (("--name", wish.name), ("--advertise", wish.advertise), ("--rack", wish.rack)):
         words += [flag, value] if value else []
     return words

@@ -30,7 +30,7 @@ _RESTART_SECONDS: Final = 1.0
 _RESTART_SECONDS_MAX: Final = 15.0
 _STEADY_SECONDS: Final = 30.0  # a broker that ran for so long is restarted without delay
 _AGAIN_SECONDS: Final = 0.7  # a signal that comes sooner is the same Ctrl-C
-_PROBE_MS: Final = 3_000
+_PROBE_MS: Final = 1_000
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
-from lanner.cli.joining import Wish, command, completed
+from lanner.cli.joining import Wish, command, completed, entrance
 from lanner.errors import ValidationError
 from lanner.wire.cluster import BrokerState, ClusterDescription
 
@@ -29,10 +30,25 @@ def test_what_was_left_open_is_chosen(tmp_path, monkeypatch):
 def test_what_was_given_is_kept():
     wish = Wish("there", "west", "0.0.0.0:7400", "0.0.0.0:8080", "10.0.0.4:7400", "b")
     assert completed(wish, known("node-1"), "10.0.0.1:7400") == wish
-    words = command(wish, "10.0.0.1:7400, 10.0.0.2:7400")
+    words = command(wish, "10.0.0.1:7400")
     assert words[words.index("--join") + 1] == "10.0.0.1:7400"
     assert words[words.index("--advertise") + 1] == "10.0.0.4:7400"
     assert words[words.index("--rack") + 1] == "b"
+
+
+def test_a_broker_that_is_alive_is_asked_for_entry():
+    found = known("node-1", "node-2", "node-3")
+    dead, nameless, alive = found.brokers
+    found = replace(
+        found,
+        brokers=[
+            replace(dead, alive=False, addresses={"native": "10.0.0.1:7400"}),
+            nameless,
+            replace(alive, addresses={"native": "10.0.0.3:7400"}),
+        ],
+    )
+    assert entrance(found, "10.0.0.1:7400") == "10.0.0.3:7400"
+    assert entrance(known("node-1"), "10.0.0.1:7400, 10.0.0.2:7400") == "10.0.0.1:7400"
 
 
 def test_a_broker_that_has_a_name_already_keeps_it(tmp_path):
