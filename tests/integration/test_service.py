@@ -260,7 +260,7 @@ async def test_reads_of_an_unknown_topic_create_nothing(service: Service) -> Non
     for call in (poll(service, "nowhere"), service.fetch(ANONYMOUS, "nowhere", 0, 0)):
         with pytest.raises(TopicNotFound):
             await call
-    assert service.topics(ANONYMOUS) == []
+    assert await service.topics(ANONYMOUS) == []
 
 
 async def test_automatic_creation_can_be_turned_off(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     server = Server(settings_for(tmp_path))
     await server.start()
     assert server.service.node_id == identity
-    assert server.service.topics(ANONYMOUS) == ["orders"]
+    assert await server.service.topics(ANONYMOUS) == ["orders"]
     assert values(await poll(server.service, "orders")) == ["b"]
     await publish(server.service, "orders", "c", partition=0)
     assert (await server.service.topic(ANONYMOUS, "orders")).partitions[0].end_offset == 3

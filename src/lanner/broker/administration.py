@@ -51,8 +51,14 @@ class Administration(Desk):
         """A new topic, on whichever brokers; done when every partition of it has a leader."""
         self._admit(identity, "administer", name)
         given = {"partitions": self._node.settings.default_partitions, **settings}
-        checked = TopicSettings.from_dict(given)
-        await self._change_cluster(encode_create_topic(name, checked, self._node.now_ms()))
+        created_ms = self._node.now_ms()
+        try:
+            await self._change_cluster(encode_create_topic(name, TopicSettings.from_dict(given), created_ms))
+        except TopicExists:
+            # The attempt before, whose answer was lost, may have made it.
+            made = self._engine.cluster.topics.get(name)
+            if made is None or made.created_ms != created_ms:
+                raise
         await self._served(name)
 
     async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
@@ -93,9 +99,12 @@ class Administration(Desk):
         except TopicExists:
             await self._served(name)
 
-    def topics(self, identity: Identity) -> list[str]:
+    async def topics(self, identity: Identity) -> list[str]:
         self._admit(identity, "describe")
         return sorted(self._engine.cluster.topics)
+
+    async def look_up(self, names: Sequence[str]) -> None:
+        """Nothing to do: this broker tells what it knows."""
 
     def topic_route(self, identity: Identity, name: str) -> TopicRoute:
         """Who leads and who holds each partition, as far as this broker has heard."""

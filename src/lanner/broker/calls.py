@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lanner.cluster import PartitionRow, Progress
 from lanner.model import PRIORITY_NORMAL, Message
 from lanner.partition import Appended
 
@@ -170,3 +171,35 @@ class OffsetsResult(NamedTuple):
     first_offset: int
     end_offset: int
     at_time: int
+
+
+PlanResult = Progress  # how far a plan is, as the metadata says it
+PartitionResult = PartitionRow  # where a partition's replicas are
+
+
+class BrokerResult(NamedTuple):
+    """One broker, as another one sees it."""
+
+    name: str
+    node_id: str
+    rack: str
+    state: str
+    addresses: Mapping[str, str]
+    replicas: int
+    leads: int
+    should_lead: int
+    metadata: str
+    drain: PlanResult | None
+    alive: bool
+
+
+class ClusterResult(NamedTuple):
+    cluster_id: str
+    metadata_leader: str
+    feature_level: int
+    topics: int
+    partitions: int
+    replicas: int
+    replicas_missing: int
+    brokers: Sequence[BrokerResult]
+    plans: Sequence[PlanResult]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from lanner.broker.calls import Identity
 from lanner.broker.leases import LeaseReader
@@ -19,6 +19,7 @@ from lanner.broker.replica import Replica
 from lanner.broker.routes import Routes
 from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import (
+    DeadlineExceeded,
     NotLeader,
     PartitionNotFound,
     ServiceUnavailable,
@@ -27,6 +28,8 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import check_name
+
+_NO_LEADER_RETRY_MS: Final = 1_000
 
 
 class Desk:
@@ -39,6 +42,7 @@ class Desk:
         self._router = Router()
         self._producer_ids: Iterable[int] = iter(())
         self._draining = False
+        self._serving = False
         self._questions = Questions(node)
         self._polling = Polling(node, self._router, self._questions)
         self._leases = LeaseReader(node)
@@ -53,10 +57,14 @@ class Desk:
 
     @property
     def ready(self) -> bool:
-        """Whether it serves: it knows the metadata's leader, and every partition that should be served here is."""
-        if self._draining or self._node.failed.done():
+        """Whether it serves, or knows who does: it has its place in the cluster, and the metadata has a leader."""
+        if self._draining or self._node.failed.done() or not self._node.serving:
             return False
         return self._routes.leader_of(METADATA_SET) != ""
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
 
     @property
     def healthy(self) -> bool:
@@ -67,16 +75,29 @@ class Desk:
         self._draining = True
         self._questions.wake_all()
 
+    def admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
+        """For whoever forwards: the one check."""
+        self._admit(identity, action, topic)
+
     def _admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
         """Who may do what, and what may be named. Access rules hang here; for now everybody may do everything."""
         if not identity.name:
             raise ValidationError("the call names nobody", field="identity")
+        if not self._serving:
+            self.check_serving()
         if topic is not None and topic not in self._engine.cluster.topics:
             check_name(topic, "topic")
         if self._draining and action != "settle":
             raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")
         if self._node.failed.done():
             raise ServiceUnavailable(f"the broker has stopped: {self._node.failed.result().message}")
+
+    def check_serving(self) -> None:
+        """Before this broker has its place in a cluster there is nothing to look anything up in."""
+        if not self._serving:
+            if not self._node.serving:
+                raise ServiceUnavailable("the broker is starting; try another one, or again soon", retry_after_ms=1_000)
+            self._serving = True  # from then on always
 
     def _topic(self, name: str, incarnation: int = 0) -> Topic:
         topic = self._engine.cluster.topics.get(name)
@@ -85,6 +106,19 @@ class Desk:
         if incarnation and topic.incarnation != incarnation:
             raise StaleIncarnation(f"topic {name!r} was deleted and created again; look it up anew", topic=name)
         return topic
+
+    def find_topic(self, name: str, incarnation: int = 0) -> Topic:
+        """For whoever forwards: the topic, as this broker knows it."""
+        return self._topic(name, incarnation)
+
+    def check_partitions(self, topic: Topic, partitions: Sequence[int] | None) -> list[int]:
+        """These partitions, each once and each there; all of them for None. They may be led anywhere."""
+        if partitions is None:
+            return list(range(len(topic.set_ids)))
+        chosen = list(dict.fromkeys(partitions))
+        for partition in chosen:
+            self._check_partition(topic, partition)
+        return chosen
 
     def _check_partition(self, topic: Topic, partition: int) -> None:
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < len(topic.set_ids):
@@ -128,4 +162,12 @@ class Desk:
 
     async def _change_cluster(self, command: bytes) -> Any:
         """Put a change into the cluster's log; its result once it has applied on this broker, too."""
-        return await self._node.propose_cluster(command)
+        try:
+            return await self._node.propose_cluster(command)
+        except DeadlineExceeded as error:
+            if self._routes.leader_of(METADATA_SET):
+                raise
+            raise ServiceUnavailable(
+                "nobody leads the metadata at the moment; the change may still take effect: look, or ask again soon",
+                retry_after_ms=_NO_LEADER_RETRY_MS,
+            ) from error

@@ -88,7 +88,7 @@ class Publications(Desk):
         self._admit(identity, "publish", topic)
         found = self._topic(topic)
         groups = group_messages(messages, len(found.set_ids), found.settings, self._router)
-        futures = [self.publish(identity, topic, group.partition, group.data) for group in groups]
+        futures = [self.publish(identity, topic, group.partition, group.encode()) for group in groups]
         stored: list[Stored | None] = [None] * len(messages)
         for group, outcome in zip(groups, await asyncio.gather(*futures, return_exceptions=True), strict=True):
             if isinstance(outcome, BaseException):

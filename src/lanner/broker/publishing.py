@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from lanner import batch, limits
@@ -34,7 +34,7 @@ class Router:
         return turn % partitions
 
 
-class _Kind(NamedTuple):
+class MessageKind(NamedTuple):
     """Messages alike in all of this may share a batch."""
 
     partition: int
@@ -44,13 +44,42 @@ class _Kind(NamedTuple):
     dedup_id: bytes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MessageGroup:
     """Messages that travel in one batch, and where they stood in the call."""
 
-    partition: int
-    data: bytes = b""
-    places: list[int] = field(default_factory=list)
+    kind: MessageKind
+    messages: Sequence[NewMessage]
+    places: Sequence[int]
+
+    @property
+    def partition(self) -> int:
+        return self.kind.partition
+
+    @property
+    def priority(self) -> int:
+        return self.kind.priority
+
+    @property
+    def dedup_id(self) -> bytes:
+        return self.kind.dedup_id
+
+    def encode(self, producer_id: int = 0, sequence: int = -1) -> bytes:
+        """The batch, in its producer's name."""
+        kind, messages = self.kind, self.messages
+        keys = [message.key for message in messages]
+        headers = [message.headers for message in messages]
+        return batch.encode(
+            [message.value for message in messages],
+            keys=keys if any(key is not None for key in keys) else None,
+            headers=headers if any(headers) else None,
+            priority=kind.priority,
+            producer_id=producer_id,
+            sequence=sequence,
+            deliver_at_ms=kind.deliver_at_ms,
+            expires_at_ms=kind.expires_at_ms,
+            dedup_id=kind.dedup_id,
+        )
 
 
 def group_messages(
@@ -60,19 +89,19 @@ def group_messages(
     if not 1 <= len(messages) <= limits.LIST_ITEMS_MAX:
         raise ValidationError(f"publish 1 to {limits.LIST_ITEMS_MAX} messages a call, not {len(messages)}")
     turn = router.turn()
-    places: dict[_Kind, list[list[int]]] = {}
-    sizes: dict[_Kind, int] = {}
+    places: dict[MessageKind, list[list[int]]] = {}
+    sizes: dict[MessageKind, int] = {}
     for place, message in enumerate(messages):
         size = _check(message, settings)
         partition = router.choose(message, partitions, turn)
-        kind = _Kind(partition, message.priority, message.deliver_at_ms, message.expires_at_ms, message.dedup_id)
+        kind = MessageKind(partition, message.priority, message.deliver_at_ms, message.expires_at_ms, message.dedup_id)
         if kind not in places or sizes[kind] + size > limits.BATCH_BYTES_MAX // 2:
             places.setdefault(kind, []).append([])
             sizes[kind] = 0
         places[kind][-1].append(place)
         sizes[kind] += size
     return [
-        _encode(kind, [messages[place] for place in chunk], chunk)
+        MessageGroup(kind, [messages[place] for place in chunk], chunk)
         for kind, chunks in places.items()
         for chunk in chunks
     ]
@@ -90,18 +119,3 @@ def _check(message: NewMessage, settings: TopicSettings) -> int:
         if not 0 <= time_ms <= limits.TIME_MS_MAX:
             raise ValidationError(f"{what} is {time_ms}: give milliseconds since 1970", field=what)
     return size
-
-
-def _encode(kind: _Kind, messages: Sequence[NewMessage], places: list[int]) -> MessageGroup:
-    keys = [message.key for message in messages]
-    headers = [message.headers for message in messages]
-    data = batch.encode(
-        [message.value for message in messages],
-        keys=keys if any(key is not None for key in keys) else None,
-        headers=headers if any(headers) else None,
-        priority=kind.priority,
-        deliver_at_ms=kind.deliver_at_ms,
-        expires_at_ms=kind.expires_at_ms,
-        dedup_id=kind.dedup_id,
-    )
-    return MessageGroup(kind.partition, data, places)

@@ -2,15 +2,25 @@
 
 Every call names who calls, passes one authorisation and limits check (`desk`), and returns a typed value or raises an
 error of the catalogue. Nothing here knows of HTTP, frames or gRPC; nothing here touches a disk.
+
+The service itself serves what is led on this broker and tells everybody else who leads (NotLeader); `anywhere` has the
+same calls and serves them all, asking the other brokers where it must.
 """
 
 from __future__ import annotations
 
 from lanner.broker.administration import Administration
 from lanner.broker.consumption import Consumption
+from lanner.broker.forwarding import Forwarder
+from lanner.broker.node import Node
+from lanner.broker.overview import Overview
 from lanner.broker.publications import Publications
 from lanner.broker.streams import Streams
 
 
-class Service(Publications, Consumption, Streams, Administration):
+class Service(Publications, Consumption, Streams, Administration, Overview):
     """What a broker does for its callers."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.anywhere = Forwarder(self, node, self._routes)

@@ -148,6 +148,7 @@ class MetadataReply(Control):
     cluster_id: str
     brokers: list[BrokerInfo]
     topics: list[TopicInfo]
+    index: int = 0  # how far this broker has applied the metadata
 
 
 class ProducerOpened(Control):

@@ -18,13 +18,13 @@ def test_messages_alike_share_one_batch_in_the_order_given() -> None:
     (group,) = group_messages(messages, 3, SETTINGS, Router())
     assert group.partition == 1
     assert group.places == [0, 1, 2]
-    assert batch.decode(group.data).values() == [b"a", b"b", b"c"]
+    assert batch.decode(group.encode()).values() == [b"a", b"b", b"c"]
 
 
 def test_each_priority_gets_its_own_batch() -> None:
     messages = [NewMessage(b"low", priority=0, partition=0), NewMessage(b"high", priority=9, partition=0)]
     groups = group_messages(messages, 1, SETTINGS, Router())
-    assert [(batch.read_header(group.data).priority, group.places) for group in groups] == [(0, [0]), (9, [1])]
+    assert [(batch.read_header(group.encode()).priority, group.places) for group in groups] == [(0, [0]), (9, [1])]
 
 
 def test_a_key_chooses_its_partition_and_an_explicit_one_wins() -> None:

@@ -2,7 +2,7 @@
 
 A call takes the service, the caller's identity and the request's control part, and gives the reply's control part and
 bulk. PUBLISH, POLL and PING are not here: the session treats the first without a task, the second has two replies, and
-the third needs no service.
+the third needs no service. `server_of` says whether the service is that of this broker or that of the whole cluster.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lanner.broker import calls
 from lanner.errors import LannerError
-from lanner.wire import messages
+from lanner.wire import cluster, messages
 from lanner.wire.messages import Command, Control
 
 if TYPE_CHECKING:
     from lanner.broker.calls import Identity
+    from lanner.broker.forwarding import Forwarder
     from lanner.broker.service import Service
 
 
@@ -30,7 +31,8 @@ _CONFIRMED: Final = Answer(messages.Empty())
 
 async def metadata(service: Service, identity: Identity, asked: messages.Metadata) -> Answer:
     named = asked.topics is not None
-    names = service.topics(identity) if asked.topics is None else asked.topics
+    names = await service.topics(identity) if asked.topics is None else asked.topics
+    await service.look_up(names)
     topics = []
     for name in names:
         try:
@@ -48,7 +50,7 @@ async def metadata(service: Service, identity: Identity, asked: messages.Metadat
         messages.BrokerInfo(broker.node_id, broker.host, broker.port, broker.name, broker.rack, broker.http)
         for broker in service.broker_routes(identity)
     ]
-    return Answer(messages.MetadataReply(service.cluster_id, brokers, topics))
+    return Answer(messages.MetadataReply(service.cluster_id, brokers, topics, service.metadata_index))
 
 
 async def open_producer(service: Service, identity: Identity, asked: messages.Empty) -> Answer:
@@ -219,6 +221,60 @@ def _partitions(asked: messages.Peek | messages.ListDead | messages.DeadChoice) 
     return asked.partitions if asked.partition is None else [asked.partition]
 
 
+async def describe_cluster(service: Service, identity: Identity, asked: messages.Empty) -> Answer:
+    found = await service.describe_cluster(identity)
+    brokers = [
+        cluster.BrokerState(
+            row.name,
+            row.node_id,
+            row.rack,
+            row.state,
+            dict(row.addresses),
+            row.replicas,
+            row.leads,
+            row.should_lead,
+            row.metadata,
+            row.alive,
+            _plan(row.drain),
+        )
+        for row in found.brokers
+    ]
+    plans = [cluster.PlanProgress(*plan) for plan in found.plans]
+    return Answer(cluster.ClusterDescription(*found[:7], brokers=brokers, plans=plans))
+
+
+async def describe_partitions(service: Service, identity: Identity, asked: cluster.DescribePartitions) -> Answer:
+    rows = await service.describe_partitions(identity, asked.topic)
+    partitions = [
+        cluster.PartitionReplicas(*row[:5], replicas=[cluster.ReplicaState(*replica) for replica in row.replicas])
+        for row in rows
+    ]
+    return Answer(cluster.PartitionsDescription(partitions))
+
+
+async def change_cluster(service: Service, identity: Identity, asked: cluster.ChangeCluster) -> Answer:
+    plan = await service.change_cluster(
+        identity,
+        asked.action,
+        broker=asked.broker,
+        target=asked.target,
+        topic=asked.topic,
+        partition=asked.partition,
+        plan_id=asked.plan_id,
+    )
+    return Answer(cluster.ClusterChanged(_plan(plan)))
+
+
+def _plan(plan: calls.PlanResult | None) -> cluster.PlanProgress | None:
+    return None if plan is None else cluster.PlanProgress(*plan)
+
+
+async def raft_status(service: Service, identity: Identity, asked: cluster.RaftStatus) -> Answer:
+    return Answer(
+        cluster.RaftStatusReply(await service.raft_status(identity, asked.topic, asked.partition, asked.node_id))
+    )
+
+
 CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]] = {
     Command.METADATA: metadata,
     Command.OPEN_PRODUCER: open_producer,
@@ -241,21 +297,28 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
     Command.LIST_DEAD: list_dead,
     Command.REDRIVE: redrive,
     Command.DISCARD: discard,
+    Command.DESCRIBE_CLUSTER: describe_cluster,
+    Command.DESCRIBE_PARTITIONS: describe_partitions,
+    Command.CHANGE_CLUSTER: change_cluster,
+    Command.RAFT_STATUS: raft_status,
 }
 
-# Brokers of one cluster are still to learn these.
-NOT_YET: Final = frozenset(
-    {
-        Command.DESCRIBE_CLUSTER,
-        Command.DESCRIBE_PARTITIONS,
-        Command.CHANGE_CLUSTER,
-        Command.RAFT_STATUS,
-        Command.PEER_INFO,
-        Command.PROPOSE,
-        Command.RAFT,
-        Command.SNAPSHOT,
-        Command.PULSE,
-    }
+# These name the partitions they are about, and are for the broker that leads those: smart clients ask it, and are told
+# where it is when they err.
+AT_THE_LEADER: Final = frozenset(
+    {Command.OPEN_PRODUCER, Command.PUBLISH, Command.FETCH, Command.SETTLE, Command.RELEASE, Command.COMMIT}
 )
+_BESIDES: Final = frozenset({Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL})
+_BETWEEN_BROKERS: Final = frozenset({Command.PEER_INFO, Command.PROPOSE, Command.RAFT, Command.SNAPSHOT, Command.PULSE})
 
-assert set(CALLS) | {Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL} | NOT_YET == set(Command)
+assert set(CALLS) | _BESIDES | _BETWEEN_BROKERS == set(Command)
+
+
+def server_of(service: Service, command: Command, control: Any, *, for_peer: bool) -> Service | Forwarder:
+    """Who serves a request: this broker for itself, or the whole cluster through it.
+
+    Another broker has found out whom to ask, and asks for what is led here: one hop, never two.
+    """
+    if for_peer or command in AT_THE_LEADER or getattr(control, "partitions", None) is not None:
+        return service
+    return service.anywhere

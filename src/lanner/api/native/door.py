@@ -19,7 +19,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
-from lanner.api.native.calls import CALLS, polled, settle_items, settled
+from lanner.api.native.calls import CALLS, polled, server_of, settle_items, settled
 from lanner.broker.calls import Identity, PollResult, PublishResult, SettleItem
 from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
@@ -40,15 +40,16 @@ from lanner.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from lanner.broker.forwarding import Forwarder
     from lanner.broker.intake import Intake
     from lanner.broker.service import Service
 
 _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
 _PUBLISH: Final = Command.PUBLISH
-# These may wait; without a client there is nobody to wait for.
 _BETWEEN_BROKERS: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.PEER_INFO, Command.PROPOSE})
 _UNANSWERED: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT})
+# These may wait; without a client there is nobody to wait for.
 _LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE})
 
 
@@ -308,10 +309,15 @@ class _Session:
 
     async def _call(self, request: Request) -> None:
         try:
-            control, bulk = await CALLS[request.command](self._service, self._identity, request.control)
+            asked = request.control
+            server = server_of(self._service, request.command, asked, for_peer=self._peer is not None)
+            control, bulk = await CALLS[request.command](server, self._identity, asked)
             self._link.reply(request, control, bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
+
+    def _server_of(self, asked: Poll) -> Service | Forwarder:
+        return server_of(self._service, Command.POLL, asked, for_peer=self._peer is not None)
 
     def _begin_poll(self, request: Request) -> Coroutine[Any, Any, None]:
         # Settles begin first and in the same turn as the poll, so that they meet in one decision; they are answered
@@ -322,7 +328,7 @@ class _Session:
     async def _poll(self, request: Request, settling: asyncio.Task[None] | None) -> None:
         asked: Poll = request.control
         try:
-            found = await self._service.poll(
+            found = await self._server_of(asked).poll(
                 self._identity,
                 topic=asked.topic,
                 group=asked.group,
@@ -351,7 +357,8 @@ class _Session:
     async def _settle_first(self, request: Request) -> None:
         asked: Poll = request.control
         try:
-            results = await self._service.settle(self._identity, asked.topic, asked.group, settle_items(asked.settles))
+            server = self._server_of(asked)
+            results = await server.settle(self._identity, asked.topic, asked.group, settle_items(asked.settles))
             reply = settled(results)
         except Exception as problem:
             # The poll is answered for itself, so what befell all the settles is told settle by settle.
@@ -378,7 +385,7 @@ class _Session:
 
     async def _release_later(self, asked: Poll, items: list[SettleItem]) -> None:
         try:
-            await self._service.release(self._identity, asked.topic, asked.group, items)
+            await self._server_of(asked).release(self._identity, asked.topic, asked.group, items)
         except LannerError as error:
             # They come back by themselves when the leases end.
             _log.info("leases of a lost connection could not be released: %s", error)

@@ -38,7 +38,7 @@ from lanner.errors import (
 from lanner.model import check_name
 
 if TYPE_CHECKING:
-    from lanner.broker.service import Service
+    from lanner.broker.forwarding import Forwarder
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -69,7 +69,7 @@ class BodyRefused(Exception):
         super().__init__(error.message)
 
 
-def build_app(service: Service) -> AsgiApp:
+def build_app(service: Forwarder) -> AsgiApp:
     """The whole door as an ASGI application."""
     door = Door(service)
     by_path: dict[str, dict[str, Endpoint]] = {}
@@ -204,7 +204,7 @@ class Endpoint:
 
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
         headers = dict(scope["headers"])
-        topic, group, partition = _path_values(scope["path_params"])
+        topic, group, partition, broker = _path_values(scope["path_params"])
         query = _decode_query(scope["query_string"], self._operation.query) if self._takes_query else _NO_QUERY
         body: msgspec.Struct = _NO_BODY
         if self._takes_body:
@@ -223,6 +223,7 @@ class Endpoint:
             topic=topic,
             group=group,
             partition=partition,
+            broker=broker,
         )
 
     def _decode_body(self, raw: bytes) -> msgspec.Struct:
@@ -246,16 +247,17 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _path_values(given: Mapping[str, str]) -> tuple[str, str, int]:
+def _path_values(given: Mapping[str, str]) -> tuple[str, str, int, str]:
     topic = check_name(given["topic"], "topic") if "topic" in given else ""
     group = check_name(given["group"], "group") if "group" in given else ""
+    broker = check_name(given["broker"], "broker") if "broker" in given else ""
     text = given.get("partition", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise ValidationError(f"partition {text[:80]!r} is not a number: partitions count from 0", field="partition")
     partition = int(text)
     if partition >= limits.PARTITIONS_MAX:
         raise PartitionNotFound(f"topic {topic} has no partition {partition}", field="partition")
-    return topic, group, partition
+    return topic, group, partition, broker
 
 
 def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:

@@ -193,7 +193,7 @@ class RestDoor:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, with the port that port 0 became."""
         config = Config(
-            build_app(self._service),
+            build_app(self._service.anywhere),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",

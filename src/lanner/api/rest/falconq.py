@@ -105,17 +105,21 @@ async def peek(call: Call[NoBody, PeekQuery]) -> PeekReply:
 
 
 async def list_topics(call: Call[NoBody, NoQuery]) -> TopicsReply:
-    return TopicsReply(topics=sorted(call.service.topics(call.identity)))
+    return TopicsReply(topics=await call.service.topics(call.identity))
 
 
 async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
     known = await call.service.topic(call.identity, call.topic)
+    names = {broker.node_id: broker.name for broker in call.service.broker_routes(call.identity)}
+    routes = call.service.topic_route(call.identity, call.topic).partitions
     return PartitionsReply(
         topic=known.name,
         partitions=[
             FalconPartition(
                 id=state.id,
                 leader=state.leader,
+                leaderName=names.get(state.leader, state.leader),
+                replicas=[names.get(node_id, node_id) for node_id in routes[state.id].replicas],
                 firstOffset=state.first_offset,
                 endOffset=state.end_offset,
                 highCount=state.depth.get(PRIORITY_HIGH, 0),

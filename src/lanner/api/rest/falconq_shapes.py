@@ -75,7 +75,9 @@ class PeekReply(Shape, kw_only=True):
 
 class FalconPartition(Shape, kw_only=True):
     id: int
-    leader: str
+    leader: Annotated[str, Meta(description="The node id of the broker that leads the partition.")]
+    leaderName: str
+    replicas: Annotated[list[str], Meta(description="Names of the brokers that have a copy.")]
     firstOffset: int
     endOffset: int
     highCount: int

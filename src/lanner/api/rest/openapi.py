@@ -15,9 +15,11 @@ from lanner.api.rest.publishing import IDEMPOTENCY_KEY_BYTES_MAX
 from lanner.api.rest.shapes import NAME_SCHEMA, RULES, NoBody, NoQuery, Problem
 from lanner.api.rest.system import software_version
 from lanner.errors import (
+    BadGateway,
     DeadlineExceeded,
     LannerError,
     MessageTooLarge,
+    NotLeader,
     Overloaded,
     RequestTimeout,
     ServerError,
@@ -29,9 +31,17 @@ _REF: Final = "#/components/schemas/{name}"
 _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "topic": NAME_SCHEMA,
     "group": NAME_SCHEMA,
+    "broker": NAME_SCHEMA,
     "partition": {"type": "integer", "minimum": 0, "maximum": limits.PARTITIONS_MAX - 1},
 }
-_EVERYWHERE: Final[tuple[type[LannerError], ...]] = (ValidationError, ServerError, ServiceUnavailable, DeadlineExceeded)
+_EVERYWHERE: Final[tuple[type[LannerError], ...]] = (
+    ValidationError,
+    ServerError,
+    BadGateway,
+    ServiceUnavailable,
+    NotLeader,
+    DeadlineExceeded,
+)
 
 
 def build_document(operations: Sequence[Operation]) -> dict[str, Any]:

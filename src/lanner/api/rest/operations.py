@@ -18,7 +18,7 @@ from lanner.broker.calls import Identity
 from lanner.errors import LannerError
 
 if TYPE_CHECKING:
-    from lanner.broker.service import Service
+    from lanner.broker.forwarding import Forwarder
 
 BodyT_co = TypeVar("BodyT_co", bound=msgspec.Struct, covariant=True)
 QueryT_co = TypeVar("QueryT_co", bound=msgspec.Struct, covariant=True)
@@ -27,9 +27,9 @@ CALL_DEADLINE_MS: Final = 30_000
 
 
 class Door:
-    """What all calls of one door share: the service, a name to poll under, and counters."""
+    """What all calls of one door share: the cluster's service, a name to poll under, and counters."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Forwarder) -> None:
         self.service = service
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}
@@ -53,9 +53,10 @@ class Call(Generic[BodyT_co, QueryT_co]):
     topic: str = ""
     group: str = ""
     partition: int = 0
+    broker: str = ""
 
     @property
-    def service(self) -> Service:
+    def service(self) -> Forwarder:
         return self.door.service
 
 

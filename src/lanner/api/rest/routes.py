@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lanner.api.rest import dead, falconq, falconq_shapes, groups, publishing, shapes, system, topics
+from lanner.api.rest.cluster_routes import CLUSTER_OPERATIONS
 from lanner.api.rest.operations import CALL_DEADLINE_MS, Operation
 from lanner.errors import (
     ConflictError,
@@ -318,8 +319,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         errors=(*_GROUP_ERRORS, GroupNotFound, DeadLetterNotFound),
         tag="dead letters",
     ),
-    Operation("GET", "/v1/cluster", system.describe_cluster, "The cluster", reply=shapes.ClusterReply, tag="broker"),
-    Operation("GET", "/v1/brokers", system.list_brokers, "Its brokers", reply=shapes.BrokersReply, tag="broker"),
+    *CLUSTER_OPERATIONS,
     Operation("GET", "/healthz", system.healthz, "Is the broker alive?", reply=shapes.HealthReply, tag="broker"),
     Operation(
         "GET",

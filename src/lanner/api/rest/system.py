@@ -1,11 +1,11 @@
-"""The broker itself: is it alive, is it ready, who is in the cluster, what has this door done."""
+"""The broker itself: is it alive, is it ready, what has this door done."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
 from lanner.api.rest.operations import Call, Raw
-from lanner.api.rest.shapes import BrokerReply, BrokersReply, ClusterReply, HealthReply, NoBody, NoQuery
+from lanner.api.rest.shapes import HealthReply, NoBody, NoQuery
 from lanner.errors import ServiceUnavailable
 
 
@@ -17,22 +17,6 @@ async def readyz(call: Call[NoBody, NoQuery]) -> HealthReply:
     if not call.service.ready:
         raise ServiceUnavailable("the broker is not ready: it is starting or draining", retry_after_ms=1_000)
     return HealthReply(status="ready")
-
-
-async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
-    service = call.service
-    return ClusterReply(
-        cluster_id=service.cluster_id,
-        node_id=service.node_id,
-        version=software_version(),
-        ready=service.ready,
-        topics=len(service.topics(call.identity)),
-        brokers=_brokers(call),
-    )
-
-
-async def list_brokers(call: Call[NoBody, NoQuery]) -> BrokersReply:
-    return BrokersReply(brokers=_brokers(call))
 
 
 async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
@@ -56,10 +40,3 @@ def software_version() -> str:
         return version("lanner")
     except PackageNotFoundError:
         return "unknown"
-
-
-def _brokers(call: Call[NoBody, NoQuery]) -> list[BrokerReply]:
-    address = call.service.addresses.get("native")
-    if address is None:
-        return []
-    return [BrokerReply(node_id=call.service.node_id, host=address[0], port=address[1])]

@@ -30,7 +30,7 @@ _READ_BYTES_MAX = limits.MIB
 
 
 async def list_topics_v1(call: Call[NoBody, NoQuery]) -> TopicsReply:
-    return TopicsReply(topics=sorted(call.service.topics(call.identity)))
+    return TopicsReply(topics=await call.service.topics(call.identity))
 
 
 async def create_topic(call: Call[CreateTopicRequest, NoQuery]) -> TopicReply:

@@ -50,6 +50,7 @@ class FakeService:
         self.problem: Exception | None = None
         self.settle_problem: Exception | None = None
         self.asked: list[tuple[Any, ...]] = []
+        self.forwarded = 0
 
     def publish(
         self, identity: Identity, topic: str, partition: int, batch: bytes | memoryview, incarnation: int = 0
@@ -90,7 +91,17 @@ class FakeService:
         self.released.append((topic, group, list(items)))
         return [SettleResult(0, item.count) for item in items]
 
-    def topics(self, identity: Identity) -> list[str]:
+    metadata_index = 17
+
+    @property
+    def anywhere(self) -> FakeService:
+        self.forwarded += 1
+        return self
+
+    async def look_up(self, names: Sequence[str]) -> None:
+        pass
+
+    async def topics(self, identity: Identity) -> list[str]:
         return ["a", "b"]
 
     def topic_route(self, identity: Identity, name: str) -> TopicRoute:

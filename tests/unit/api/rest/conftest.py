@@ -12,6 +12,8 @@ import pytest
 
 from lanner.api.rest import build_app
 from lanner.broker.calls import (
+    BrokerResult,
+    ClusterResult,
     DeadLettersResult,
     Delivered,
     FetchResult,
@@ -26,6 +28,8 @@ from lanner.broker.calls import (
     Stored,
     TopicResult,
 )
+from lanner.broker.routes import BrokerRoute, PartitionRoute, TopicRoute
+from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import GroupNotFound, TopicNotFound
 from lanner.model import Message, TopicSettings
 
@@ -98,9 +102,40 @@ class FakeService:
         self._asked("fetch", arguments)
         return self.fetched
 
-    def topics(self, identity: Identity) -> list[str]:
+    @property
+    def anywhere(self) -> FakeService:
+        return self
+
+    def broker_routes(self, identity: Identity) -> list[BrokerRoute]:
+        return [BrokerRoute("node", "one", "", "127.0.0.1", 7400, "")]
+
+    def topic_route(self, identity: Identity, name: str) -> TopicRoute:
+        partitions = [PartitionRoute(number, "node", ["node", "other"]) for number in range(self.known[name])]
+        return TopicRoute(name, 1, {}, partitions)
+
+    async def describe_cluster(self, identity: Identity) -> ClusterResult:
+        self._asked("describe_cluster", None)
+        plan = Progress(3, PlanKind.DRAIN, "node", PlanState.RUNNING, 1, 6, 0, 1, 1, 0, "")
+        broker = BrokerResult(
+            "one", "node", "r1", "draining", {"native": "[::1]:7400"}, 4, 2, 1, "voter", plan, alive=True
+        )
+        return ClusterResult("cluster", "node", 1, len(self.known), 5, 15, 1, [broker], [plan])
+
+    async def describe_partitions(self, identity: Identity, topic: str | None) -> list[PartitionRow]:
+        self._asked("describe_partitions", topic)
+        leader = ReplicaRow(1, "node", "one", "voter", True, True, None, "")
+        other = ReplicaRow(4, "other", "two", "learner", False, False, 17, "catch_up")
+        return [PartitionRow(9, "orders", 2, "node", 3, (leader, other))]
+
+    async def change_cluster(self, identity: Identity, action: str, **wish: Any) -> Progress | None:
+        self._asked(action, wish)
+        if action in ("undrain", "transfer"):
+            return None
+        return Progress(4, PlanKind.MOVE, "", PlanState.RUNNING, 0, 6, 0, 1, 1, 0, "")
+
+    async def topics(self, identity: Identity) -> list[str]:
         self._asked("topics", None)
-        return list(self.known)
+        return sorted(self.known)
 
     async def topic(self, identity: Identity, name: str) -> TopicResult:
         self._asked("topic", name)

@@ -200,16 +200,6 @@ async def test_health_and_readiness_differ(http, service):
     assert reply.headers["retry-after"] == "1"
 
 
-async def test_the_cluster_and_its_brokers_are_told(http, service):
-    service.known["orders"] = 1
-    answer = (await http.get("/v1/cluster")).json()
-    assert answer["cluster_id"] == "cluster"
-    assert answer["topics"] == 1
-    assert answer["brokers"] == [{"node_id": "node", "host": "127.0.0.1", "port": 7400}]
-    service.addresses.clear()
-    assert (await http.get("/v1/brokers")).json() == {"brokers": []}
-
-
 async def test_metrics_count_requests_by_operation_and_status(http):
     await publish(http, json={"message": "x"})
     await publish(http, json={})

@@ -168,6 +168,8 @@ async def test_topics_and_partitions_have_falconqs_fields(http, service):
     assert [partition["id"] for partition in answer["partitions"]] == [0, 1]
     assert answer["partitions"][0]["highCount"] == 2
     assert answer["partitions"][0]["totalCount"] == 5
+    assert answer["partitions"][0]["leaderName"] == "one"
+    assert answer["partitions"][0]["replicas"] == ["one", "other"]
     assert answer["activePartitions"] == [{"id": 0}, {"id": 1}]
     assert answer["configuredPartitions"] == 2
     assert answer["partitionKeyStrategy"] == "consistent_hash+round_robin_fallback"
