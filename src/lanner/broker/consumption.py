@@ -48,17 +48,8 @@ class Consumption(Desk):
         self._admit(identity, "consume", topic)
         check_name(group, "group")
         check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start, min_priority)
-        request = Poll(
-            group=group,
-            member=member,
-            sequence=sequence,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            lease_ms=None if lease_ms < 0 else lease_ms,
-            auto_ack=auto_ack,
-            start=start,
-            min_lane=min_priority,
-        )
+        lease = None if lease_ms < 0 else lease_ms
+        request = Poll(group, member, sequence, max_messages, max_bytes, lease, auto_ack, start, min_priority)
         deadline = self._loop.time() + wait_ms / 1_000
         while True:
             found = self._topic(topic)  # anew each time: topics grow, and go

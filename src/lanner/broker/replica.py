@@ -184,6 +184,7 @@ class Replica:
             if ready.soft_state is not None and ready.soft_state.role is not Role.LEADER:
                 # What was proposed here may still commit, or not: its callers must ask the new leader.
                 self._give_up(NotLeader("another broker leads now; the outcome is not known here: ask again"))
+                self.wake()
             if ready.committed:
                 self._apply(ready.committed, effects)
             if ready.must_store or self.unstored:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from lanner.api.rest.operations import Call
-from lanner.api.rest.shapes import (
+from lanner.api.rest.cluster_shapes import (
     AllPartitionsReply,
     BrokerReply,
     BrokersReply,
     ChangeReply,
     ClusterReply,
     MoveRequest,
-    NoBody,
-    NoQuery,
     PartitionReplicasReply,
     PartitionsQuery,
     PlanReply,
     ReplicaReply,
     TransferRequest,
 )
+from lanner.api.rest.operations import Call
+from lanner.api.rest.shapes import NoBody, NoQuery
 from lanner.api.rest.system import software_version
 from lanner.broker.calls import BrokerResult, PartitionResult, PlanResult
 from lanner.model import check_name

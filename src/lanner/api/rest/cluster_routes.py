@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanner.api.rest import cluster, shapes
+from lanner.api.rest import cluster
+from lanner.api.rest import cluster_shapes as shapes
 from lanner.api.rest.operations import Operation
 from lanner.errors import ConflictError, NotFoundError, PartitionNotFound, TopicNotFound
 

@@ -1,0 +1,103 @@
+"""The shapes of what is said about the cluster itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from lanner.api.rest.shapes import Name, Shape
+
+
+class PlanReply(Shape, kw_only=True):
+    """Moves that one wish came to, and how far they are."""
+
+    id: int
+    kind: str
+    broker: Annotated[str, Meta(description="The node id of the broker it is about; empty: none.")]
+    state: str
+    steps_done: int
+    steps_total: int
+    moves_done: int
+    moves_total: int
+    moves_running: int
+    moves_failed: int
+    reason: str
+
+
+class BrokerReply(Shape, kw_only=True):
+    node_id: str
+    host: Annotated[str, Meta(description="Where its native door is reached.")]
+    port: int
+    name: str
+    rack: str
+    state: str
+    addresses: dict[str, str]
+    replicas: int
+    leads: int
+    should_lead: int
+    metadata: Annotated[str, Meta(description="Its part in the metadata: voter, learner, or nothing.")]
+    alive: Annotated[bool, Meta(description="As the broker that answers sees it.")]
+    drain: PlanReply | UnsetType = UNSET
+
+
+class BrokersReply(Shape, kw_only=True):
+    brokers: list[BrokerReply]
+
+
+class ClusterReply(Shape, kw_only=True):
+    cluster_id: str
+    node_id: Annotated[str, Meta(description="Of the broker that answers.")]
+    version: str
+    ready: bool
+    metadata_leader: Annotated[str, Meta(description="Its node id; empty while there is none.")]
+    feature_level: int
+    topics: int
+    partitions: int
+    replicas: int
+    replicas_missing: int
+    brokers: list[BrokerReply]
+    plans: list[PlanReply]
+
+
+class PartitionsQuery(Shape, kw_only=True):
+    topic: Name | UnsetType = UNSET
+
+
+class ReplicaReply(Shape, kw_only=True):
+    replica_id: int
+    node_id: str
+    broker: str
+    role: str
+    leads: bool
+    preferred: bool
+    lag: Annotated[int, Meta(description="Entries behind the leader; absent when nobody knows.")] | UnsetType = UNSET
+    step: Annotated[str, Meta(description="Of a move that is under way with it.")] | UnsetType = UNSET
+
+
+class PartitionReplicasReply(Shape, kw_only=True):
+    topic: str
+    partition: int
+    leader: Annotated[str, Meta(description="A node id; empty while there is none.")]
+    replication: int
+    replicas: list[ReplicaReply]
+
+
+class AllPartitionsReply(Shape, kw_only=True):
+    partitions: list[PartitionReplicasReply]
+
+
+class MoveRequest(Shape, kw_only=True):
+    """Brokers by name or node id."""
+
+    source: Name
+    target: Name
+
+
+class TransferRequest(Shape, kw_only=True):
+    target: Annotated[Name, Meta(description="The broker that should lead, by name or node id.")]
+
+
+class ChangeReply(Shape, kw_only=True):
+    status: str
+    plan: PlanReply | UnsetType = UNSET
