@@ -64,6 +64,11 @@ class Place:
     def log(self) -> Path:
         return self.folder / f"{self.name}.log"
 
+    @property
+    def belongs(self) -> bool:
+        """Whether this broker has recorded which cluster it is of."""
+        return (self.data / "founding.json").exists()
+
     def check_ports(self) -> None:
         """Refuse now what the broker would refuse later, in its log."""
         for door, address in (("native", self.native), ("REST", self.http)):
@@ -84,9 +89,19 @@ class Place:
             with self.log.open("rb") as log:
                 log.seek(0, os.SEEK_END)
                 log.seek(max(0, log.tell() - 16_384))
-                return log.read().decode("utf-8", errors="replace").splitlines()[-lines_max:]
+                lines = log.read().decode("utf-8", errors="replace").splitlines()
         except FileNotFoundError:
             return []
+        return [_worded(line) for line in lines[-lines_max:]]
+
+
+def _worded(line: str) -> str:
+    """What a broker says in JSON, for people."""
+    try:
+        said = json.loads(line)
+        return f"{said['type']}: {said['message']}" if "type" in said else str(said["event"])
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 @dataclass(slots=True)
@@ -98,7 +113,6 @@ class DevFolder:
     founders: int
     joined: list[int] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
-    fresh: bool = True
 
     @property
     def places(self) -> list[Place]:
@@ -107,9 +121,14 @@ class DevFolder:
         return [Place(number, self.path, self.port) for number in numbers if number not in self.removed]
 
     @property
+    def founded(self) -> bool:
+        """Whether some founder has recorded the cluster; before that, nothing about it is settled."""
+        return any(Place(number, self.path, self.port).belongs for number in range(1, self.founders + 1))
+
+    @property
     def newcomers(self) -> list[Place]:
         """Brokers that ask to be let in: the others must be up for that."""
-        return [place for place in self.places if place.number > self.founders and not place.data.exists()]
+        return [place for place in self.places if place.number > self.founders and not place.belongs]
 
     def command(self, place: Place) -> list[str]:
         words = ["--data", str(place.data), "--name", place.name, "--native", place.native, "--http", place.http]
@@ -118,7 +137,7 @@ class DevFolder:
             words += ["--seeds", ",".join(seeds)] if self.founders > 1 else []
         else:
             words += ["--join", next(other.native for other in self.places if other.number != place.number)]
-        return [sys.executable, "-m", "lanner.cli", "up", *words]
+        return [sys.executable, "-m", "lanner.cli", "up", "--json", *words]
 
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
@@ -148,8 +167,9 @@ def open_folder(path: Path, nodes: int | None, port: int | None) -> DevFolder:
     """The cluster in this folder, made where there is none, with as many brokers as asked for."""
     path.mkdir(parents=True, exist_ok=True)
     found = _read(path)
-    if found is None:
-        folder = DevFolder(path, PORT if port is None else port, NODES if nodes is None else nodes)
+    if found is None or not found.founded:
+        folder = found or DevFolder(path, PORT, NODES)
+        folder = DevFolder(path, folder.port if port is None else port, folder.founders if nodes is None else nodes)
     else:
         folder = found
         if port not in (None, folder.port):
@@ -213,7 +233,7 @@ def _read(path: Path) -> DevFolder | None:
             f"{path / _FILE} is not what this version of `lanner dev` writes: give another folder with --data, or "
             "start it with the version that made it"
         )
-    return DevFolder(path, found["port"], found["founders"], found["joined"], found["removed"], fresh=False)
+    return DevFolder(path, found["port"], found["founders"], found["joined"], found["removed"])
 
 
 def _is_sound(found: dict[str, Any]) -> bool:

@@ -107,7 +107,6 @@ class LocalBrokers:
         self._children: dict[str, Child] = {}
         self._restart_at: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
-        self._ready = False
         self._asked_at = 0.0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -173,7 +172,7 @@ class LocalBrokers:
         child.told = True
         child.state = "ended"
         name = child.place.name
-        if self._folder.fresh and not self._ready and not self._restart:
+        if not self._folder.founded and not self._restart:
             raise ServiceUnavailable(
                 f"{name} ended ({child.ending}) before the cluster was founded, which needs all brokers. The end of "
                 f"{child.place.log}:\n" + "\n".join(child.place.log_tail())
@@ -193,7 +192,6 @@ class LocalBrokers:
         if newcomers:
             self._start(newcomers)
             seen = await self._until_ready()
-        self._ready = True
         self._teller.ready(self.children, seen)
         known = set() if seen is None else {broker.name for broker in seen.brokers}
         while True:

@@ -69,10 +69,13 @@ def up(
     screen = Screen(as_json)
 
     def work() -> Exception | None:
+        import logging
+
         from lanner.broker.settings import BrokerSettings
         from lanner.net.loop import run
         from lanner.server import Server, serve
 
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
         settings = BrokerSettings(
             data=data,
             http=http,

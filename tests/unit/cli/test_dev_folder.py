@@ -13,6 +13,14 @@ def names(folder: DevFolder) -> list[str]:
     return [place.name for place in folder.places]
 
 
+def found(folder: DevFolder) -> DevFolder:
+    """As the brokers leave it once they belong to a cluster."""
+    for place in folder.places:
+        place.data.mkdir(exist_ok=True)
+        (place.data / "founding.json").touch()
+    return folder
+
+
 def flag(command: list[str], name: str) -> str | None:
     return command[command.index(name) + 1] if name in command else None
 
@@ -25,7 +33,7 @@ def test_an_empty_folder_becomes_three_brokers_on_the_ports_of_the_manual(tmp_pa
         ("127.0.0.1:7420", "127.0.0.1:7421"),
         ("127.0.0.1:7430", "127.0.0.1:7431"),
     ]
-    assert folder.fresh
+    assert not folder.founded
 
 
 def test_every_founder_is_started_with_the_same_seeds(tmp_path):
@@ -42,39 +50,49 @@ def test_a_single_broker_founds_its_cluster_alone(tmp_path):
 
 
 def test_the_same_folder_is_the_same_cluster(tmp_path):
-    open_folder(tmp_path, 2, 9000)
+    found(open_folder(tmp_path, 2, 9000))
     again = open_folder(tmp_path, None, None)
     assert names(again) == ["node-1", "node-2"]
     assert again.port == 9000
-    assert not again.fresh
+    assert again.founded
+
+
+def test_what_was_never_founded_is_not_settled(tmp_path):
+    folder = open_folder(tmp_path, 3, 9000)
+    folder.places[0].data.mkdir()
+    smaller = open_folder(tmp_path, 2, 9500)
+    assert (names(smaller), smaller.port) == (["node-1", "node-2"], 9500)
+    assert names(open_folder(tmp_path, None, None)) == ["node-1", "node-2"]
 
 
 def test_other_ports_than_before_are_refused_with_the_next_step(tmp_path):
-    open_folder(tmp_path, 2, 9000)
+    found(open_folder(tmp_path, 2, 9000))
     with pytest.raises(ValidationError, match="--port 9000"):
         open_folder(tmp_path, None, 9500)
     assert open_folder(tmp_path, None, 9000).port == 9000
 
 
 def test_more_brokers_than_before_join_the_others(tmp_path):
-    open_folder(tmp_path, 3, 9000)
+    found(open_folder(tmp_path, 3, 9000))
     grown = open_folder(tmp_path, 5, None)
     assert [place.name for place in grown.newcomers] == ["node-4", "node-5"]
     fourth = grown.command(grown.places[3])
     assert (flag(fourth, "--join"), flag(fourth, "--seeds")) == ("127.0.0.1:9010", None)
     grown.places[3].data.mkdir()
+    assert [place.name for place in open_folder(tmp_path, None, None).newcomers] == ["node-4", "node-5"]
+    (grown.places[3].data / "founding.json").touch()
     assert [place.name for place in open_folder(tmp_path, None, None).newcomers] == ["node-5"]
 
 
 def test_fewer_brokers_than_before_are_refused_with_the_next_step(tmp_path):
-    open_folder(tmp_path, 3, 9000)
+    found(open_folder(tmp_path, 3, 9000))
     with pytest.raises(ValidationError, match="lanner broker remove node-3"):
         open_folder(tmp_path, 2, None)
     assert names(open_folder(tmp_path, None, None)) == ["node-1", "node-2", "node-3"]
 
 
 def test_a_broker_that_was_removed_is_not_started_again_and_its_name_not_given_again(tmp_path):
-    folder = open_folder(tmp_path, 3, 9000)
+    folder = found(open_folder(tmp_path, 3, 9000))
     folder.forget(folder.places[0])
     again = open_folder(tmp_path, None, None)
     assert names(again) == ["node-2", "node-3"]
@@ -84,7 +102,7 @@ def test_a_broker_that_was_removed_is_not_started_again_and_its_name_not_given_a
 
 
 def test_there_is_room_for_nine_brokers(tmp_path):
-    folder = open_folder(tmp_path, 9, 9000)
+    folder = found(open_folder(tmp_path, 9, 9000))
     folder.forget(folder.places[0])
     with pytest.raises(ValidationError, match="node-10 would be one too many"):
         open_folder(tmp_path, 9, None)
@@ -146,3 +164,17 @@ def test_the_end_of_a_log_is_shown(tmp_path):
     assert place.log_tail() == []
     place.log.write_text("".join(f"line {number}\n" for number in range(5_000)))
     assert place.log_tail(2) == ["line 4998", "line 4999"]
+
+
+def test_what_brokers_say_in_json_is_shown_in_words(tmp_path):
+    place = Place(1, tmp_path, 9000)
+    said = [
+        '{"event": "ready", "data": "x"}',
+        '{"type": "StorageFull", "message": "no room"}',
+        "[1]",
+        "17",
+        "{}",
+        "plain",
+    ]
+    place.log.write_text("\n".join(said))
+    assert place.log_tail() == ["ready", "StorageFull: no room", "[1]", "17", "{}", "plain"]

@@ -68,6 +68,8 @@ class World:
 
     def __init__(self, path: Path, nodes: int) -> None:
         self.folder: DevFolder = open_folder(path, nodes, free_port_range(nodes))
+        for place in self.folder.places:
+            found(place)
         self.programs = {place.name: STAYS for place in self.folder.places}
         self.notes = Notes()
         self.names = [place.name for place in self.folder.places]
@@ -95,6 +97,12 @@ class World:
         while event not in self.notes.names():
             await asyncio.sleep(0.01)
         return self.notes.last(event)
+
+
+def found(place: Place) -> None:
+    """As a broker leaves its folder once it belongs to a cluster."""
+    place.data.mkdir()
+    (place.data / "founding.json").touch()
 
 
 def free_port_range(nodes: int) -> int:
@@ -179,6 +187,8 @@ async def test_a_broker_that_is_killed_comes_back_where_that_is_wanted(world: Wo
 async def test_a_founder_that_ends_before_the_founding_ends_the_whole_attempt(world: World) -> None:
     world.leader = ""
     world.programs["node-2"] = ENDS
+    for place in world.folder.places:
+        (place.data / "founding.json").unlink()
 
     with pytest.raises(ServiceUnavailable, match=r"node-2 ended \(exit code 3\)(?s:.*)my disk is gone"):
         await world.run(lambda _: world.until("stopped"))
@@ -187,7 +197,6 @@ async def test_a_founder_that_ends_before_the_founding_ends_the_whole_attempt(wo
 
 
 async def test_a_broker_that_does_not_come_back_does_not_keep_the_others_from_it(world: World) -> None:
-    world.folder.fresh = False
     world.programs["node-2"] = ENDS
 
     async def act(_: LocalBrokers) -> None:
@@ -200,7 +209,6 @@ async def test_a_broker_that_does_not_come_back_does_not_keep_the_others_from_it
 
 
 async def test_when_every_broker_has_ended_there_is_nothing_to_wait_for(world: World) -> None:
-    world.folder.fresh = False
     world.leader = ""
     world.programs = {"node-1": ENDS, "node-2": ENDS}
     with pytest.raises(ServiceUnavailable, match="every broker has ended"):
@@ -208,8 +216,6 @@ async def test_when_every_broker_has_ended_there_is_nothing_to_wait_for(world: W
 
 
 async def test_newcomers_are_started_when_the_others_are_ready(world: World) -> None:
-    for place in world.folder.places:
-        place.data.mkdir()
     world.folder = open_folder(world.folder.path, 3, None)
     world.names.append("node-3")
     notes = await world.run(lambda _: world.until("ready"))
