@@ -34,10 +34,11 @@ from lanner import batch, limits
 from lanner.broker.installs import Incoming, Installs
 from lanner.broker.logs import JournalLog
 from lanner.broker.replica import MEMBERSHIP_KEY, Effects, Machine, OnAnswer, OnApplied, Replica
+from lanner.broker.resting import Rest
 from lanner.broker.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
+from lanner.errors import LannerError, PartitionNotFound
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
 from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
@@ -131,7 +132,8 @@ class Engine:
         self.sending = Sending(ledger, self.transform)
         self.installs = Installs(ledger, self._installed)
         self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
-        self._installed_sets: list[int] = []
+        self._rest = Rest()
+        self._installed_sets: dict[int, None] = {}
 
     # ------------------------------------------------------------------ replica sets
 
@@ -172,6 +174,7 @@ class Engine:
         if not changes and members == (frozenset({seat.replica_id}), frozenset()):
             replica.node.campaign()
         self._dirty[set_id] = replica
+        self._rest.wake(replica)
         return replica
 
     def _load(self, set_id: int) -> Machine:
@@ -184,6 +187,7 @@ class Engine:
         self._dirty.pop(set_id, None)
         self._due_unknown.pop(set_id, None)
         self._unsaved.pop(set_id, None)
+        self._rest.forget(set_id)
         self.settings.pop(set_id, None)
         self.tails.forget(set_id)
         self.sending.give_up(set_id)
@@ -191,16 +195,6 @@ class Engine:
         self.ledger.remove_set(set_id)
         if replica is not None:
             replica.close(error)
-
-    def reconcile(self) -> None:
-        """Serve exactly the partitions that the cluster's metadata names."""
-        wanted = {set_id: topic.settings for topic in self.cluster.topics.values() for set_id in topic.set_ids}
-        for set_id, settings in wanted.items():
-            self.settings[set_id] = settings
-            if set_id not in self.replicas:
-                self.open_set(set_id)
-        for set_id in (self.replicas.keys() | self.ledger.sets().keys()) - wanted.keys() - {CLUSTER_SET}:
-            self.close_set(set_id, TopicNotFound("the topic was deleted"))
 
     def change_settings(self, set_id: int, settings: TopicSettings) -> None:
         """The topic's settings, from the next decision on; what is due may be due at another time now."""
@@ -210,14 +204,15 @@ class Engine:
             self._due_unknown[set_id] = replica
 
     def wake(self, set_id: int) -> None:
-        """Something happened to a set from outside: look at it in the next pump."""
+        """Something happened to a set from outside: look at it in the next pump, and tick it again if it rests."""
         replica = self.replicas.get(set_id)
         if replica is not None:
             self._dirty[set_id] = replica
+            self._rest.wake(replica)
 
     def resting(self) -> list[int]:
-        """The sets whose Raft nodes are not ticked now."""
-        return []
+        """The sets whose Raft nodes are not ticked now, because nothing happens in them."""
+        return [set_id for set_id in self.replicas if set_id in self._rest]
 
     def replica(self, set_id: int) -> Replica:
         replica = self.replicas.get(set_id)
@@ -246,6 +241,7 @@ class Engine:
         replica = self.replicas.get(set_id)
         if replica is not None:
             replica.node.step(message)
+            self._rest.heard(replica, message)
             self._dirty[set_id] = replica
 
     def take_messages(self) -> list[tuple[int, Message]]:
@@ -276,8 +272,8 @@ class Engine:
 
     def take_installed(self) -> list[int]:
         """The sets whose state a snapshot has replaced, told once; for whoever keeps something of their state."""
-        installed, self._installed_sets = self._installed_sets, []
-        return installed
+        installed, self._installed_sets = self._installed_sets, {}
+        return list(installed)
 
     def ask(self, set_id: int, request: Any, on_answer: OnAnswer) -> None:
         """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
@@ -311,6 +307,7 @@ class Engine:
                 replica.decide(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
             self._take_ready(replica)
             if replica.unstored:
+                self._rest.wake(replica)
                 readies, replica.unstored = replica.unstored, []
                 stored.append((replica, readies))
                 items.append(_item(set_id, readies))
@@ -347,7 +344,7 @@ class Engine:
         """The set's rows are those of the snapshot now."""
         replica.install(self._load(replica.set_id))
         self.tails.forget(replica.set_id)
-        self._installed_sets.append(replica.set_id)
+        self._installed_sets[replica.set_id] = None
         self._dirty[replica.set_id] = replica
 
     def _take_ready(self, replica: Replica) -> None:
@@ -385,10 +382,8 @@ class Engine:
     def tick(self) -> None:
         """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
         now_ms = self._now_ms()
-        for set_id, replica in self.replicas.items():
-            if replica.has_peers:
-                replica.node.tick()
-                self._dirty[set_id] = replica
+        for replica in self._rest.tick():
+            self._dirty[replica.set_id] = replica
         self.sending.tick()
         self.installs.tick()
         for set_id, replica in self._due_unknown.items():

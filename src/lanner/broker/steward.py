@@ -279,9 +279,15 @@ class Steward:
 
     def peer_silent(self, node_id: str) -> None:
         """That broker is no longer heard: sets that rest with it must look whether their leader is gone."""
-        for set_id in self.engine.resting():
-            node = self.engine.replicas[set_id].node
-            if any(self.route(set_id, member) == node_id for member in node.voters | node.learners):
+        resting = set(self.engine.resting())
+        for set_id, replica in self.engine.replicas.items():
+            node = replica.node
+            silent = [member for member in node.voters | node.learners if self.route(set_id, member) == node_id]
+            for member in silent:
+                node.report_unreachable(member)
+            if silent and set_id in resting:
+                if node.leader_id in silent:
+                    node.leader_silent()
                 self.engine.wake(set_id)
 
     # ------------------------------------------------------------------ what others want to know

@@ -113,15 +113,17 @@ class Election:
 
     # ------------------------------------------------------------------ the candidacies of others
 
-    def leased(self) -> bool:
-        """Whether a leader is known to be there: nobody should be elected behind its back."""
+    def leased(self, candidate: int) -> bool:
+        """Whether a leader is known to be there: nobody else should be elected behind its back."""
         node = self._node
-        return node.role is Role.LEADER or (node.leader_id != 0 and node.elapsed_ticks < node.config.election_ticks)
+        if node.role is Role.LEADER:
+            return True
+        return node.leader_id not in (0, candidate) and node.elapsed_ticks < node.config.election_ticks
 
     def asked_before(self, message: Message) -> None:
         """A pre-vote: promises nothing, changes nothing."""
         node = self._node
-        if self.leased():
+        if self.leased(message.sender):
             return
         if message.term > node.term and self._log_suffices(message):
             node.send(Message(MessageKind.PRE_VOTE_REPLY, node.node_id, message.sender, message.term))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class EntryKind(IntEnum):
@@ -56,6 +56,9 @@ class MessageKind(IntEnum):
     COMMIT = 11  # what is committed, when there is nothing else to send; wants no answer
 
 
+REST: Final = 1  # the hint of a heartbeat after which the set rests: answered only by who has something to do
+
+
 class Message(NamedTuple):
     """One message between two nodes of a replica set.
 
@@ -72,7 +75,7 @@ class Message(NamedTuple):
     commit_index: int = 0
     entries: Sequence[Entry] = ()
     rejected: bool = False
-    hint: int = 0  # a refused append: the highest index that may agree, whose term is log_term
+    hint: int = 0  # a refused append: the highest index that may agree, whose term is log_term; a heartbeat: REST or 0
     context: int = 0  # the leader's round; on a VOTE, 1 when the leader itself asked for the election
 
 

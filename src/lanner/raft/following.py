@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanner.errors import ProtocolError, StorageDamaged
-from lanner.raft.entry import Entry, EntryKind, Message, MessageKind, Snapshot
+from lanner.raft.entry import REST, Entry, EntryKind, Message, MessageKind, Snapshot
 from lanner.raft.membership import Membership
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class Following:
 
     def heartbeat(self, message: Message) -> None:
         self.commit(message)
+        if message.hint == REST and self._node.idle:
+            return  # the set rests, and this node with it
         self._answer(MessageKind.HEARTBEAT_REPLY)
 
     def commit(self, message: Message) -> None:

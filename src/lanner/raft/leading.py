@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from lanner.errors import ConflictError, NotLeader, ServiceUnavailable, ValidationError
-from lanner.raft.entry import Entry, EntryKind, Message, MessageKind, ReadState
+from lanner.raft.entry import REST, Entry, EntryKind, Message, MessageKind, ReadState
 from lanner.raft.log import KEEP_NOTHING
 from lanner.raft.membership import Change
 from lanner.raft.progress import Progress, ProgressState
@@ -381,13 +381,21 @@ class Leadership:
         progress.paused = True  # a heartbeat's answer, or the install's, starts it again
         progress.heard = index > 0
 
+    def rest(self) -> None:
+        """The last heartbeat for a while. Who answers it is not idle; the others take it in silence."""
+        node = self._node
+        for peer, progress in self.progress.items():
+            commit = min(node.commit_index, progress.match_index)
+            node.send(Message(_HEARTBEAT, node.node_id, peer, node.term, 0, 0, commit, (), False, REST, self._round))
+
     @property
     def idle(self) -> bool:
-        """Nothing to send, to wait for or to tell."""
+        """Nothing to send, to wait for or to tell, as far as peers are heard; the others will speak up themselves."""
         node = self._node
         last, commit = node.tail.last_index, node.commit_index
         if self._reads or self.transferee:
             return False
-        return all(
-            progress.match_index == last and progress.commit_index == commit for progress in self.progress.values()
-        )
+        for progress in self.progress.values():
+            if progress.heard and (progress.match_index != last or progress.commit_index != commit):
+                return False
+        return True

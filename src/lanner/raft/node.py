@@ -124,8 +124,9 @@ class RaftNode:
     def idle(self) -> bool:
         """Nothing is on its way anywhere: the driver need not tick this node until something happens.
 
-        All members of a set must rest together, or the ones that are ticked miss the leader's heartbeats. The driver
-        that stops ticking must start again when the set is used, and when the leader's broker is no longer heard.
+        All members of a set must rest together, or the ones that are ticked miss the leader's heartbeats: so a leader
+        that is not to be ticked any more is told to `rest`, and its followers stop when they hear of it and are idle.
+        They must be ticked again when anything happens to the set, and when a member's broker is no longer heard.
         """
         tail = self.tail
         if tail.durable_index != tail.last_index or self.applied_index != tail.last_index:
@@ -233,6 +234,15 @@ class RaftNode:
     def transfer(self, node_id: int) -> None:
         """Hand leadership to a voter. Proposals are refused meanwhile; given up after an election timeout."""
         self._lead().transfer(node_id)
+
+    def rest(self) -> None:
+        """Tell the followers that the set rests: the driver of this idle leader will not tick it for a while."""
+        self._lead().rest()
+
+    def leader_silent(self) -> None:
+        """The driver knows by other means that the leader's broker is not heard: no reason to wait any longer."""
+        if self.leadership is None:
+            self.elapsed_ticks = max(self.elapsed_ticks, self.config.election_ticks)
 
     def read_index(self) -> int:
         """Ask for an index that is safe to read at; the answer comes in a ready's `reads` under the returned number."""
@@ -421,7 +431,7 @@ class RaftNode:
             elif kind == MessageKind.VOTE:
                 self.send(Message(MessageKind.VOTE_REPLY, self.node_id, message.sender, self.term, rejected=True))
             return False
-        if kind == MessageKind.VOTE and message.context != FORCED and self._election.leased():
+        if kind == MessageKind.VOTE and message.context != FORCED and self._election.leased(message.sender):
             return False
         if kind == MessageKind.PRE_VOTE_REPLY and not message.rejected:
             return True  # it answers the term that this node would stand in

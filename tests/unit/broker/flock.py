@@ -32,6 +32,7 @@ from lanner.raft import Message, decode_message, encode_message
 from lanner.storage import MemoryFiles, MemoryTable
 
 VOTERS_MAX = 5
+SILENT_TICKS = 20
 
 
 class Broker:
@@ -108,6 +109,7 @@ class Flock:
         self.lost: Callable[[int, Message], bool] = lambda set_id, message: False
         self.sent: list[tuple[int, Message]] = []  # everything that arrived, while `watching`
         self.watching = False
+        self.unheard: dict[tuple[str, str], int] = {}  # (by whom, who) → for how many ticks
         nodes = {number: f"node-{name}" for number, name in enumerate(names, start=1)}
         registrations = [Registration(name, f"node-{name}", {"native": f"{name}:7400"}) for name in names]
         self.founding = encode_found_cluster("cluster", registrations, self.now_ms)
@@ -178,10 +180,23 @@ class Flock:
     def pass_time(self, ticks: int = 1) -> None:
         for _ in range(ticks):
             self.now_ms += 50
+            self._listen()
             for broker in self.up():
                 broker.engine.tick()
                 broker.steward.tick(lambda node_id, by=broker.node_id: self.is_alive(node_id, by))  # type: ignore[misc]
             self.settle()
+
+    def _listen(self) -> None:
+        """Everybody notices who has not been heard for a while, as pulses would have it."""
+        for broker in self.up():
+            for other in self.brokers.values():
+                key = (broker.node_id, other.node_id)
+                if self.is_alive(other.node_id, broker.node_id):
+                    self.unheard.pop(key, None)
+                    continue
+                self.unheard[key] = self.unheard.get(key, 0) + 1
+                if self.unheard[key] == SILENT_TICKS:
+                    broker.steward.peer_silent(other.node_id)
 
     def until(self, condition: Callable[[], bool], ticks: int = 2_000) -> None:
         for _ in range(ticks):
