@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lanner import limits
+from lanner.client.accumulator import side_bytes
 from lanner.errors import MessageTooLarge, ValidationError
 
 DELIVER_AT_GRAIN_MS: Final = 100  # delays are rounded up to this, so that messages delayed alike share a batch
@@ -151,3 +152,23 @@ def checked_column(
     if len(column) != count:
         raise ValidationError(f"{name} has {len(column)} entries for {count} values", field=name)
     return [clean(item) for item in column]
+
+
+class Columns(NamedTuple):
+    """Many messages, checked, as `publish_many` got them."""
+
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    headers: list[dict[str, bytes] | None] | None
+    deliver_at_ms: int
+    expires_at_ms: int
+
+    def sizes(self, places: Sequence[int] | None) -> list[int]:
+        """The bytes of each of these messages, keys and headers included."""
+        keys, headers = self.keys, self.headers
+        sizes = list(map(len, self.values if places is None else [self.values[place] for place in places]))
+        if keys is None and headers is None:
+            return sizes
+        for row, place in enumerate(range(len(sizes)) if places is None else places):
+            sizes[row] += side_bytes(None if keys is None else keys[place], None if headers is None else headers[place])
+        return sizes

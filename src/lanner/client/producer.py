@@ -13,13 +13,14 @@ import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lanner import limits
 from lanner.batch import Codec
 from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, side_bytes
 from lanner.client.brokers import Brokers
 from lanner.client.intake import (
+    Columns,
     Moment,
     Text,
     check_bound,
@@ -49,26 +50,6 @@ from lanner.wire.messages import Command, Empty, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _TICK_S: Final = 0.25  # how often deadlines are looked at while something is held up
-
-
-class _Columns(NamedTuple):
-    """Many messages, checked, as `publish_many` got them."""
-
-    values: list[bytes]
-    keys: list[bytes | None] | None
-    headers: list[dict[str, bytes] | None] | None
-    deliver_at_ms: int
-    expires_at_ms: int
-
-    def sizes(self, places: Sequence[int] | None) -> list[int]:
-        """The bytes of each of these messages, keys and headers included."""
-        keys, headers = self.keys, self.headers
-        sizes = list(map(len, self.values if places is None else [self.values[place] for place in places]))
-        if keys is None and headers is None:
-            return sizes
-        for row, place in enumerate(range(len(sizes)) if places is None else places):
-            sizes[row] += side_bytes(None if keys is None else keys[place], None if headers is None else headers[place])
-        return sizes
 
 
 class _RoomByLeader:
@@ -291,7 +272,7 @@ class Producer:
         deliver_at_ms = deliver_moment(delay_ms, deliver_at, now_ms)
         expires_at_ms = expiry_moment(ttl_ms, expires_at, now_ms)
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
-        columns = _Columns(column, key_column, header_column, deliver_at_ms, expires_at_ms)
+        columns = Columns(column, key_column, header_column, deliver_at_ms, expires_at_ms)
         placed: list[Placed] = []
         for chosen, places in divide_by_key(route, partition, key_column, count):
             await self._place_columns(route, lane_number, chosen, columns, places, placed)
@@ -308,7 +289,7 @@ class Producer:
         route: Route,
         priority: int,
         partition: int | None,
-        columns: _Columns,
+        columns: Columns,
         places: list[int] | None,
         placed: list[Placed],
     ) -> None:
