@@ -104,7 +104,9 @@ class Server:
         self._stopped = True
         await self.node.hand_over(self.settings.hand_over_ms)
         self.service.drain()
-        await asyncio.gather(*(door.stop(self.settings.drain_ms) for door in self._doors), return_exceptions=True)
+        # Other brokers come through the native door. It closes last: whoever hears nobody can send nobody on.
+        for door in reversed(self._doors):
+            await asyncio.gather(door.stop(self.settings.drain_ms), return_exceptions=True)
         await self.node.stop()
 
     async def failed(self) -> LannerError:

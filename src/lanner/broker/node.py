@@ -79,6 +79,7 @@ class Node:
         self._readers = ThreadPoolExecutor(2, "lanner-reader")
         self._pump_scheduled = False
         self._stopping = False
+        self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
         self._followed = (-1, -1)
@@ -154,8 +155,14 @@ class Node:
             log.error("background work failed", exc_info=task.exception())
 
     async def hand_over(self, timeout_ms: int) -> None:
-        """This broker will stop: have others lead, as far as they can, while everything is still served."""
+        """This broker will stop: have others lead, as far as they can, while everything is still served.
+
+        They are told first: else a broker that should lead would be handed it back while it drains, and die with it.
+        """
         ends = self._loop.time() + timeout_ms / 1_000
+        self._leaving = True
+        if self.steward is not None:
+            self.peers.pulse(self.own_ms(), self.steward.led(), leaving=True)
         while self.steward is not None and not self.failed.done() and self.steward.hand_over():
             self.kick()
             if self._loop.time() >= ends:
@@ -443,9 +450,9 @@ class Node:
         assert steward is not None, "time begins when there is a place"
         self._ticks += 1
         self.engine.tick()
-        steward.tick(self.peers.is_alive)
+        steward.tick(self.peers.may_lead)
         if self._ticks % _PULSE_TICKS == 0 and self.peers.known:
-            self.peers.pulse(self.own_ms(), steward.led())
+            self.peers.pulse(self.own_ms(), steward.led(), leaving=self._leaving)
             self.peers.watch()
         for command in steward.take_reports():
             if command not in self._reporting:

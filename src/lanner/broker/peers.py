@@ -178,6 +178,7 @@ class Peers:
         self.on_silent: Callable[[str], None] = lambda _node_id: None
         self._peers: dict[str, _Peer] = {}
         self._heard: dict[str, float] = {}
+        self._leaving: set[str] = set()  # those who said that they stop
         self._addresses: dict[str, Address] = {}  # as they said themselves
         self._dirty: dict[_Line, None] = {}
         self._flush_due = False
@@ -198,6 +199,7 @@ class Peers:
         for node_id in self._peers.keys() - wanted:
             gone = self._peers.pop(node_id)
             self._heard.pop(node_id, None)
+            self._leaving.discard(node_id)
             self.loop.create_task(gone.close())
 
     @property
@@ -218,6 +220,10 @@ class Peers:
         if node_id not in self._peers:
             return
         self._heard[node_id] = self.loop.time()
+        if pulse.leaving:
+            self._leaving.add(node_id)
+        else:
+            self._leaving.discard(node_id)
         leaders = self.leaders
         for set_id, term in pulse.leads:
             known = leaders.get(set_id)
@@ -228,6 +234,10 @@ class Peers:
         """A pulse was heard a moment ago; this broker itself always lives."""
         heard = self._heard.get(node_id)
         return node_id == self.home.node_id or (heard is not None and self.loop.time() - heard <= ALIVE_SECONDS)
+
+    def may_lead(self, node_id: str) -> bool:
+        """Whether leadership may go there: it lives, and has not said that it stops."""
+        return node_id not in self._leaving and self.is_alive(node_id)
 
     def forget_leaders(self, sets: Container[int]) -> None:
         """Of sets that are no longer there."""
@@ -327,7 +337,7 @@ class Peers:
         if link is not None:
             link.tell(Command.SNAPSHOT, SnapshotFrame(), [data])
 
-    def pulse(self, now_ms: int, led: Sequence[tuple[int, int]]) -> None:
+    def pulse(self, now_ms: int, led: Sequence[tuple[int, int]], *, leaving: bool = False) -> None:
         """A sign of life to everybody; each connection is told what is new, and now and then everything."""
         for peer in self._peers.values():
             link = peer.pulse.usable
@@ -339,13 +349,14 @@ class Peers:
                 told = line.told
                 news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
                 told.update(news)
-                link.tell(Command.PULSE, Pulse(now_ms, news))
+                link.tell(Command.PULSE, Pulse(now_ms, news, leaving))
 
     def watch(self) -> None:
         """Notice who has gone silent since the last look."""
         now = self.loop.time()
         for node_id in [one for one, heard in self._heard.items() if now - heard > ALIVE_SECONDS]:
             del self._heard[node_id]
+            self._leaving.discard(node_id)
             self.on_silent(node_id)
 
     # ------------------------------------------------------------------ asking

@@ -63,3 +63,4 @@ class Pulse(Control):
     leads: Annotated[list[tuple[Number, Number]], Meta(max_length=limits.PARTITIONS_TOTAL_MAX + 1)] = field(
         default_factory=list
     )  # (set, term)
+    leaving: bool = False  # it stops: nobody should hand leadership to it
