@@ -18,9 +18,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lanner.cli.app import app
-from lanner.cli.dev_folder import Place
-from lanner.errors import ValidationError
-from lanner.testing.process import free_port
 
 
 class Running:
@@ -67,18 +64,6 @@ class Running:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setenv("LANNER_DISK_RESERVE", "0")
-    for _ in range(50):
-        port = free_port() - 10
-        with contextlib.suppress(ValidationError, OverflowError):
-            for number in range(1, 6):
-                Place(number, Path(), port).check_ports()
-            return port
-    raise AssertionError("no free ports")
-
-
 def lanner(*words: str, code: int = 0) -> Result:
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == code, f"{words}: {done.exit_code}\n{done.stdout}\n{done.stderr}\n{done.exception!r}"
@@ -112,12 +97,14 @@ def pids(event: Any) -> dict[str, int]:
     return {broker["name"]: broker["pid"] for broker in event["brokers"]}
 
 
-def test_a_cluster_survives_a_kill_and_a_night(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Running("dev", "--nodes", "3", "--data", "cluster", "--port", str(port), cwd=tmp_path) as dev:
+def test_a_cluster_survives_a_kill_and_a_night(tmp_path: Path, dev_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running("dev", "--nodes", "3", "--data", "cluster", "--port", str(dev_port), cwd=tmp_path) as dev:
         ready = dev.until("ready")
-        assert [broker["native"] for broker in ready["brokers"]] == [f"127.0.0.1:{port + 10 * n}" for n in (1, 2, 3)]
+        assert [broker["native"] for broker in ready["brokers"]] == [
+            f"127.0.0.1:{dev_port + 10 * n}" for n in (1, 2, 3)
+        ]
         assert [broker["http"] for broker in ready["brokers"]] == [
-            f"http://127.0.0.1:{port + 10 * n + 1}" for n in (1, 2, 3)
+            f"http://127.0.0.1:{dev_port + 10 * n + 1}" for n in (1, 2, 3)
         ]
         monkeypatch.setenv("LANNER_SERVERS", ready["servers"])
 
@@ -146,8 +133,8 @@ def test_a_cluster_survives_a_kill_and_a_night(tmp_path: Path, port: int, monkey
         assert dev.stop() == 0
 
 
-def test_brokers_come_and_go(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Running("dev", "--nodes", "3", "--data", "cluster", "--port", str(port), cwd=tmp_path) as dev:
+def test_brokers_come_and_go(tmp_path: Path, dev_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Running("dev", "--nodes", "3", "--data", "cluster", "--port", str(dev_port), cwd=tmp_path) as dev:
         servers = dev.until("ready")["servers"]
         monkeypatch.setenv("LANNER_SERVERS", servers)
         lanner("topic", "create", "orders", "-p", "3")
@@ -178,12 +165,12 @@ def test_brokers_come_and_go(tmp_path: Path, port: int, monkeypatch: pytest.Monk
         assert dev.stop() == 0
 
 
-def test_a_taken_port_is_told_in_one_line(tmp_path: Path, port: int) -> None:
+def test_a_taken_port_is_told_in_one_line(tmp_path: Path, dev_port: int) -> None:
     import socket
 
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", port + 21))
+        listener.bind(("127.0.0.1", dev_port + 21))
         listener.listen()
-        done = lanner("dev", "--data", str(tmp_path / "cluster"), "--port", str(port), code=1)
-    assert f"127.0.0.1:{port + 21}, the REST port of node-2" in done.stderr
+        done = lanner("dev", "--data", str(tmp_path / "cluster"), "--port", str(dev_port), code=1)
+    assert f"127.0.0.1:{dev_port + 21}, the REST port of node-2" in done.stderr
     assert len(done.output.strip().splitlines()) == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,8 +26,8 @@ def blocks(language: str) -> list[str]:
 
 
 def steps() -> list[tuple[str, str]]:
-    """Each command line that the README shows, with the answer below it."""
-    lines = [line for block in blocks("console") for line in block.splitlines()]
+    """Each curl line that the README shows, with the answer below it."""
+    lines = [line for block in blocks("console") if "$ curl" in block for line in block.splitlines()]
     return [(line[2:], answer) for line, answer in pairwise(lines) if line.startswith("$ ")]
 
 
@@ -78,6 +80,63 @@ def test_the_commands_shown_do_what_they_say(broker: BrokerProcess, tmp_path: Pa
         env={"PATH": "/usr/bin:/bin", "LANNER_SERVERS": broker.native},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Cluster:
+    """`lanner dev` on free ports, and what the README shows in its terms."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.port = port
+        words = ["dev", "--data", str(folder), "--port", str(self.port), "--json"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lanner.cli", *words],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = {}
+        while said.get("event") != "ready":
+            said = json.loads(self.process.stdout.readline())
+        self.pids = {broker["name"]: broker["pid"] for broker in said["brokers"]}
+
+    def translated(self, text: str) -> str:
+        ports = re.sub(r"127\.0\.0\.1:74(\d\d)", lambda found: f"127.0.0.1:{self.port + int(found[1])}", text)
+        return ports.replace("kill -9 4711", f"kill -9 {self.pids['node-1']}")
+
+    def stop(self) -> int:
+        assert self.process.stdout is not None
+        self.process.send_signal(signal.SIGINT)
+        self.process.stdout.read()
+        self.process.stdout.close()
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, dev_port: int) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path / "dev-data", dev_port)
+    yield cluster
+    assert cluster.stop() == 0
+
+
+def squeezed(text: str) -> str:
+    """Without what depends on the width of a table."""
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip(" ─"))
+
+
+def test_three_brokers_do_what_the_readme_shows(cluster: Cluster, tmp_path: Path) -> None:
+    (block,) = [block for block in blocks("console") if "LANNER_SERVERS" in block]
+    program = shlex.quote(str(Path(sys.executable).parent / "lanner"))
+    exported: list[str] = []
+    shown_steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", cluster.translated(block), flags=re.MULTILINE)
+    assert len(shown_steps) == 6
+    for command, shown in shown_steps:
+        if command.startswith("export "):
+            exported.append(command)
+            continue
+        script = "; ".join([*exported, command.replace(".venv/bin/lanner", program)])
+        done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert matches(squeezed(done.stdout), squeezed(shown)), f"{command}\nsays  {done.stdout}\nshown {shown}"
 
 
 def test_a_shown_answer_can_differ_only_where_it_says_so() -> None:

@@ -12,7 +12,7 @@ from lanner.cli.screen import Screen, coloured, count_text, plain
 
 if TYPE_CHECKING:
     from lanner.client import Queue
-    from lanner.wire.cluster import PartitionReplicas, PlanProgress, ReplicaState
+    from lanner.wire.cluster import ClusterDescription, PartitionReplicas, PlanProgress, ReplicaState
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Partitions: list, status, move, transfer.")
 Where = Annotated[str, typer.Argument(help="TOPIC/PARTITION, such as orders/0.", metavar="TOPIC/PARTITION")]
@@ -27,16 +27,21 @@ def list_all(
 ) -> None:
     """Show who leads each partition, who has a copy, and who lags."""
     screen = Screen(as_json)
-    found = screen.with_queue(servers, lambda queue: queue.admin.describe_partitions(topic))
+
+    async def work(queue: Queue) -> tuple[list[PartitionReplicas], ClusterDescription]:
+        return await queue.admin.describe_partitions(topic), await queue.admin.describe_cluster()
+
+    found, cluster = screen.with_queue(servers, work)
+    dead = {broker.node_id for broker in cluster.brokers if not broker.alive}
     if as_json:
         screen.document({"partitions": [described(one) for one in found]})
     elif not found:
         typer.echo("No topics yet. Make one: lanner topic create orders")
     else:
-        _show(screen, found)
+        _show(screen, found, dead)
 
 
-def _show(screen: Screen, found: list[PartitionReplicas]) -> None:
+def _show(screen: Screen, found: list[PartitionReplicas], dead: set[str]) -> None:
     screen.table(
         ["partition", "leader", "replicas", "lag", "health"],
         [
@@ -45,7 +50,7 @@ def _show(screen: Screen, found: list[PartitionReplicas]) -> None:
                 leader_name(one) or coloured("none", "red"),
                 " ".join(_replica_text(replica) for replica in one.replicas),
                 " ".join(f"{replica.name}:{count_text(replica.lag)}" for replica in one.replicas if replica.lag) or "-",
-                _health(one),
+                _health(one, dead),
             )
             for one in found
         ],
@@ -56,13 +61,16 @@ def _replica_text(replica: ReplicaState) -> str:
     return f"{replica.name} ({replica.role})" if replica.role != "voter" else replica.name
 
 
-def _health(one: PartitionReplicas) -> Any:
+def _health(one: PartitionReplicas, dead: set[str]) -> Any:
+    gone = [replica.name for replica in one.replicas if replica.node_id in dead]
     voters = sum(replica.role == "voter" for replica in one.replicas)
     steps = [f"{replica.step} on {replica.name}" for replica in one.replicas if replica.step]
     if not one.leader:
         return coloured("nobody leads it", "red")
     if steps:
         return coloured(", ".join(steps).replace("_", " "), "cyan")
+    if gone:
+        return coloured(f"{', '.join(gone)} unreachable", "yellow")
     if voters < one.replication:
         return coloured(f"{one.replication - voters} of {one.replication} replicas missing", "yellow")
     preferred = next((replica for replica in one.replicas if replica.preferred), None)

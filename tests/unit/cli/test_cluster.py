@@ -195,6 +195,11 @@ def test_what_is_wrong_with_a_partition_is_said(cluster, change, words):
     assert words in lanner("partition", "list").stdout
 
 
+def test_a_partition_on_a_dead_broker_says_so(cluster):
+    cluster.brokers["node-3"] = msgspec.structs.replace(cluster.brokers["node-3"], alive=False)
+    assert "node-3 unreachable" in lanner("partition", "list").stdout
+
+
 def test_a_partition_with_too_few_replicas_says_so(cluster):
     del cluster.brokers["node-3"]
     assert "1 of 3 replicas missing" in lanner("partition", "list").stdout
