@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lanner.cli.options import AsJson
 from lanner.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from lanner.server import Server
 
 Data = Annotated[str, typer.Option("--data", "-d", envvar="LANNER_DATA", help="The folder that holds everything.")]
 Http = Annotated[str, typer.Option(envvar="LANNER_HTTP", help="REST, HOST:PORT; empty: off.")]
@@ -66,33 +69,36 @@ def up(
 
     Flags win over LANNER_* environment variables. Port 0 picks a free port.
     """
-    screen = Screen(as_json)
+    _run(
+        Screen(as_json),
+        grpc,
+        data=data,
+        http=http,
+        native=native,
+        auto_create_topics=auto_create,
+        default_partitions=partitions,
+        disk_reserve_bytes=disk_reserve,
+        name=name,
+        rack=rack,
+        seeds=tuple(seed.strip() for seed in seeds.split(",")) if seeds.strip() else (),
+        join=join,
+        advertise=advertise,
+    )
 
+
+def _run(screen: Screen, grpc: str, **given: Any) -> None:
     def work() -> Exception | None:
         import logging
 
         from lanner.broker.settings import BrokerSettings
         from lanner.net.loop import run
-        from lanner.server import Server, serve
+        from lanner.server import serve
 
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-        settings = BrokerSettings(
-            data=data,
-            http=http,
-            native=native,
-            grpc="",
-            auto_create_topics=auto_create,
-            default_partitions=partitions,
-            disk_reserve_bytes=disk_reserve,
-            name=name,
-            rack=rack,
-            seeds=tuple(seed.strip() for seed in seeds.split(",")) if seeds.strip() else (),
-            join=join,
-            advertise=advertise,
-        )
+        settings = BrokerSettings(grpc="", **given)
 
         def started(server: Server) -> None:
-            _tell(screen, data, server.http_address, server.native_address, grpc)
+            _tell(screen, server, grpc)
 
         return run(serve(settings, started))
 
@@ -102,15 +108,19 @@ def up(
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
 
 
-def _tell(screen: Screen, data: str, http: tuple[str, int] | None, native: tuple[str, int] | None, grpc: str) -> None:
-    http_url = f"http://{_shown(http)}" if http else None
-    native_address = _shown(native) if native else None
+def _tell(screen: Screen, server: Server, grpc: str) -> None:
+    http_url = f"http://{_shown(server.http_address)}" if server.http_address else None
+    native_address = _shown(server.native_address) if server.native_address else None
+    data, node = server.settings.data, server.node
     if screen.as_json:
-        screen.document({"event": "ready", "data": data, "http": http_url, "native": native_address, "grpc": None})
+        doors = {"http": http_url, "native": native_address, "grpc": None}
+        who = {"name": node.name, "node_id": node.node_id, "cluster_id": node.cluster_id}
+        screen.document({"event": "ready", "data": data, **doors, **who})
         return
     typer.secho("Lanner is up.", fg="green", bold=True)
     screen.facts(
         {
+            "name": node.name,
             "data": data,
             "native": native_address or "off",
             "REST": http_url or "off",
@@ -118,11 +128,11 @@ def _tell(screen: Screen, data: str, http: tuple[str, int] | None, native: tuple
             "gRPC": "not yet: it comes with a later version" if grpc else "off",
         }
     )
-    server = "" if native_address in (None, "127.0.0.1:7400") else f" -s {native_address}"
+    where = "" if native_address in (None, "127.0.0.1:7400") else f" -s {native_address}"
     program = "lanner" if shutil.which("lanner") else sys.argv[0]
     typer.echo("\nTry, in another terminal:")
-    typer.secho(f"  {program} publish orders 'refund RF001' --priority high{server}", fg="cyan")
-    typer.secho(f"  {program} consume orders --group billing{server}", fg="cyan")
+    typer.secho(f"  {program} publish orders 'refund RF001' --priority high{where}", fg="cyan")
+    typer.secho(f"  {program} consume orders --group billing{where}", fg="cyan")
     typer.echo("\nCtrl-C stops it; nothing acknowledged is lost.")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lanner import limits
-from lanner.broker.settings import BrokerSettings, parse_address
+from lanner.broker.settings import BrokerSettings, join_address, parse_address
 from lanner.errors import ValidationError
 
 
@@ -33,3 +35,28 @@ def test_senseless_settings_are_refused() -> None:
         BrokerSettings(data="")
     with pytest.raises(ValidationError, match="default_partitions"):
         BrokerSettings(default_partitions=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"name": "no spaces"}, "name"),
+        ({"rack": "a/b"}, "rack"),
+        ({"seeds": ("a:1", "b")}, "seeds is 'b'"),
+        ({"seeds": ("a:1", "")}, "empty address"),
+        ({"seeds": ("a:1", "a:1")}, "different addresses"),
+        ({"seeds": ("a:1",), "join": "b:1"}, "not both"),
+        ({"join": "b"}, "join is 'b'"),
+        ({"advertise": "b"}, "advertise is 'b'"),
+        ({"seeds": ("a:1",), "native": ""}, "needs its native door"),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else "",
+)
+def test_settings_of_a_cluster_that_make_no_sense_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        BrokerSettings(**changes)
+
+
+def test_addresses_are_written_as_they_are_read() -> None:
+    assert join_address("h", 1) == "h:1"
+    assert parse_address(join_address("::1", 7), "native") == ("::1", 7)

@@ -27,11 +27,13 @@ from lanner.wire.messages import (
     Fetched,
     Hello,
     HelloReply,
+    PeerHello,
     Poll,
     Polled,
     Settled,
     SettleItem,
 )
+from lanner.wire.peers import Pulse
 
 HELLO = b"\x01\x00\x00\x00\x0b\x00\x00\x00\x01\x00\x00\x00\x03\x91\x91\x01"
 
@@ -428,3 +430,47 @@ SCENARIOS = [test for name, test in list(globals().items()) if name.startswith("
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__.removeprefix("test_"))
 def test_the_same_holds_on_the_loop_that_brokers_use(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(scenario())
+
+
+async def test_a_listener_that_only_took_its_address_lets_nobody_in_until_it_accepts() -> None:
+    served = Served(Scripted)
+    served.address = await served.listener.start("127.0.0.1", 0, accept=False)
+    try:
+        with pytest.raises(ConnectionLost, match="could not connect"):
+            await open_connection(*served.address)
+        await served.listener.accept()
+        await still_serves(served)
+    finally:
+        await served.listener.close()
+
+
+async def test_what_is_told_arrives_in_order_and_nothing_comes_back() -> None:
+    class Listens(Scripted):
+        def script(self, request: Request) -> None: ...
+
+    async with serving(Listens) as served:
+        peer = PeerHello("c", "n", "a", "h:1")
+        link = await open_connection(*served.address, peer=peer, silent_ms_max=5_000)
+        for number in range(3):
+            link.tell(Command.PULSE, Pulse(number))
+        assert link.unsent_bytes > 0
+        link.flush()
+        assert link.unsent_bytes == 0
+        async with asyncio.timeout(5):
+            while len(served.sessions[0].requests) < 3:
+                await asyncio.sleep(0.005)
+        assert [request.control.now_ms for request in served.sessions[0].requests] == [0, 1, 2]
+        assert link.unanswered == 0
+        await link.close()
+        with pytest.raises(ConnectionLost):
+            link.tell(Command.PULSE, Pulse(3))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such option")
+async def test_a_connection_that_must_make_progress_is_given_up_by_the_system() -> None:
+    async with serving() as served:
+        link = await open_connection(*served.address, silent_ms_max=5_000)
+        raw_socket = link._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert raw_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000
+        await link.close()
+        link.expect_progress(1_000)  # too late is harmless

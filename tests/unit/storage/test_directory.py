@@ -115,3 +115,30 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
         open_directory(tmp_path / "file")
     with pytest.raises(DataDirectoryRefused, match="--data"):
         open_directory(tmp_path / "file" / "below")
+
+
+def test_what_is_recorded_of_the_cluster_is_there_whole_after_a_restart(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    assert directory.read_founding() is None
+    directory.write_founding(b"first")
+    directory.write_founding(b"second")
+    directory.close()
+    again = open_directory(tmp_path)
+    assert again.read_founding() == b"second"
+    assert not (tmp_path / "founding.json.new").exists()
+    again.close()
+
+
+def test_a_crash_while_it_was_recorded_leaves_what_was_there_before(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    (tmp_path / "founding.json.new").write_bytes(b"ha")
+    assert directory.read_founding() is None
+    directory.write_founding(b"whole")
+    assert directory.read_founding() == b"whole"
+    directory.close()
+
+
+def test_a_record_without_an_identity_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "founding.json").write_bytes(b"{}")
+    with pytest.raises(DataDirectoryRefused, match="its identity was lost"):
+        open_directory(tmp_path)

@@ -1,0 +1,208 @@
+"""The decision who founds, who adopts and who joins; and the record that every later start obeys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from lanner.broker.engine import Seat
+from lanner.broker.founding import (
+    Adopt,
+    Found,
+    Founding,
+    Join,
+    Search,
+    Wait,
+    decode_record,
+    encode_record,
+    founder_of,
+    judge,
+    registration_of,
+)
+from lanner.cluster import Registration
+from lanner.errors import ConflictError, ConnectionLost, DataDirectoryRefused
+from lanner.wire.peers import PeerInfo, PeerInfoReply
+
+SEEDS = ("a:1", "b:1", "c:1")
+A, B, C, D = (Registration(name, name * 8, {"native": f"{name}:1"}, "rack") for name in "abcd")
+
+
+def unfounded(broker: Registration) -> PeerInfoReply:
+    return PeerInfoReply(founder_of(broker))
+
+
+def founded(broker: Registration, *founders: Registration, cluster_id: str = "x") -> PeerInfoReply:
+    return PeerInfoReply(founder_of(broker), cluster_id, [founder_of(one) for one in founders])
+
+
+# ---------------------------------------------------------------------- the decision
+
+
+def test_the_first_seed_founds_when_it_has_heard_all() -> None:
+    assert judge(A, SEEDS, [unfounded(A), unfounded(B), unfounded(C)]) == Found((A, B, C))
+
+
+def test_the_first_seed_waits_for_whoever_is_missing_and_names_them() -> None:
+    verdict = judge(A, SEEDS, [unfounded(A), None, unfounded(C)])
+    assert isinstance(verdict, Wait)
+    assert "no answer yet from b:1" in verdict.reason
+
+
+@pytest.mark.parametrize("first", [None, unfounded(A)], ids=["silent", "undecided"])
+def test_the_others_wait_for_the_first_seed(first: PeerInfoReply | None) -> None:
+    verdict = judge(B, SEEDS, [first, unfounded(B), unfounded(C)])
+    assert verdict == Wait("waiting for the broker at a:1 to found the cluster")
+
+
+def test_a_recorded_list_with_this_broker_in_it_is_taken_verbatim() -> None:
+    verdict = judge(C, SEEDS, [None, founded(B, A, B, C), unfounded(C)])
+    assert verdict == Adopt(Founding("x", (A, B, C), 3))
+
+
+def test_a_broker_that_is_not_in_the_recorded_list_joins_instead() -> None:
+    wiped = Registration("b", "another", {"native": "b:1"})
+    assert judge(wiped, SEEDS, [founded(A, A, B, C), unfounded(wiped), None]) == Join("a:1")
+
+
+def test_the_first_seed_with_a_new_disk_joins_what_exists() -> None:
+    wiped = Registration("a", "another", {"native": "a:1"})
+    assert judge(wiped, SEEDS, [unfounded(wiped), None, founded(C, A, B, C)]) == Join("c:1")
+
+
+def test_seeds_of_different_clusters_are_a_reason_to_stop_and_look() -> None:
+    verdict = judge(D, SEEDS, [founded(A, A, cluster_id="x"), founded(B, B, cluster_id="y"), None])
+    assert isinstance(verdict, Wait)
+    assert "different clusters (x, y)" in verdict.reason
+
+
+def test_a_broker_whose_address_is_not_among_the_seeds_is_told_so() -> None:
+    verdict = judge(D, SEEDS, [unfounded(A), unfounded(B), unfounded(C)])
+    assert isinstance(verdict, Wait)
+    assert "leads to this broker" in verdict.reason
+
+
+def test_founders_that_cannot_be_one_cluster_are_not_recorded() -> None:
+    twin = Registration("b", "other", {"native": "c:1"})
+    verdict = judge(A, SEEDS, [unfounded(A), unfounded(B), unfounded(twin)])
+    assert isinstance(verdict, Wait)
+    assert "two of the brokers have the same name" in verdict.reason
+    assert isinstance(judge(A, SEEDS, [unfounded(A), unfounded(B), unfounded(B)]), Wait)
+
+
+# ---------------------------------------------------------------------- the record
+
+
+def test_the_record_says_who_votes_and_where_they_are() -> None:
+    founding = Founding("x", (A, B, C), 2, name="b")
+    assert founding.seat == Seat(2, frozenset({1, 2, 3}))
+    assert founding.nodes == {1: A.node_id, 2: B.node_id, 3: C.node_id}
+    assert decode_record(encode_record(founding), B.node_id) == founding
+
+
+def test_the_first_five_founders_vote() -> None:
+    many = tuple(Registration(f"n{number}", f"id{number}", {}) for number in range(7))
+    assert Founding("x", many, 7).seat == Seat(7, frozenset({1, 2, 3, 4, 5}))
+
+
+def test_a_newcomer_keeps_a_replica_of_its_own() -> None:
+    joined = Founding("x", (A, B, C), 4, joined=True, name="d")
+    assert decode_record(encode_record(joined), D.node_id).seat == Seat(4, frozenset({1, 2, 3}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"format": 1}',
+        encode_record(Founding("x", (), 1)),
+        encode_record(Founding("", (A,), 1)),
+        encode_record(Founding("x", (A, A), 1)),
+        encode_record(Founding("x", (B, A), 1)),
+        encode_record(Founding("x", (A,), 0)),
+        b'{"format": 1, "pad": "' + b"x" * (1 << 20) + b'"}',
+    ],
+    ids=["empty", "nothing", "list", "noise", "cut", "nobody", "nameless", "twins", "another's", "zero", "long"],
+)
+def test_anything_else_in_its_place_is_refused(data: bytes) -> None:
+    with pytest.raises(DataDirectoryRefused, match="restore the file from a backup"):
+        decode_record(data, A.node_id)
+
+
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    newer = msgspec.json.encode({"format": 2, "something": "else"})
+    with pytest.raises(DataDirectoryRefused, match="newer version"):
+        decode_record(newer, A.node_id)
+
+
+def test_registrations_travel_unchanged() -> None:
+    assert registration_of(founder_of(A)) == A
+
+
+# ---------------------------------------------------------------------- asking
+
+
+Answer = Callable[[str, PeerInfo], Awaitable[PeerInfoReply]]
+
+
+def answering(*answers: dict[str, PeerInfoReply | Exception]) -> tuple[Answer, list[tuple[str, bool]]]:
+    """Brokers that answer from one of these after the other, the last for ever; and what they were asked."""
+    asked: list[tuple[str, bool]] = []
+    rounds: dict[str, int] = {}
+
+    async def ask(address: str, control: PeerInfo) -> PeerInfoReply:
+        asked.append((address, control.join))
+        place = rounds[address] = rounds.get(address, -1) + 1
+        found = answers[min(place, len(answers) - 1)].get(address, ConnectionLost("nobody there"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return ask, asked
+
+
+async def test_a_broker_without_seeds_is_a_cluster_of_one() -> None:
+    ask, asked = answering({})
+    assert Search(A, ask, "fresh").alone() == Founding("fresh", (A,), 1)
+    assert asked == []
+
+
+async def test_the_founder_asks_until_everybody_has_answered() -> None:
+    first = {"a:1": unfounded(A), "b:1": unfounded(B)}
+    ask, asked = answering(first, {**first, "c:1": unfounded(C)})
+    async with asyncio.timeout(5):
+        assert await Search(A, ask, "fresh").among(SEEDS) == Founding("fresh", (A, B, C), 1)
+    assert asked.count(("c:1", False)) == 2
+
+
+async def test_a_founder_takes_the_list_that_the_first_has_recorded() -> None:
+    ask, _ = answering({"b:1": unfounded(B)}, {"a:1": founded(A, A, B, C), "b:1": unfounded(B)})
+    async with asyncio.timeout(5):
+        assert await Search(B, ask, "fresh").among(SEEDS) == Founding("x", (A, B, C), 2)
+
+
+async def test_a_new_disk_joins_and_asks_again_until_it_has_a_place(caplog: pytest.LogCaptureFixture) -> None:
+    known = founded(A, A, B, C)
+    given = msgspec.structs.replace(known, replica_id=4)
+    ask, asked = answering({"a:1": known}, {"a:1": known}, {"a:1": given})
+    async with asyncio.timeout(5):
+        assert await Search(D, ask, "fresh").among(SEEDS) == Founding("x", (A, B, C), 4, joined=True)
+    assert ("a:1", True) in asked
+    assert "joining as a learner" in caplog.text
+
+
+async def test_a_refused_newcomer_says_why_and_goes_on_asking(caplog: pytest.LogCaptureFixture) -> None:
+    taken = ConflictError("the name is taken")
+    given = PeerInfoReply(founder_of(A), "x", [founder_of(A)], 2)
+    ask, _ = answering({"a:1": taken}, {"a:1": unfounded(A)}, {"a:1": given})
+    with caplog.at_level(logging.WARNING):
+        async with asyncio.timeout(5):
+            assert await Search(D, ask, "fresh").join(["a:1"]) == Founding("x", (A,), 2, joined=True)
+    assert "could not join at a:1: the name is taken" in caplog.text
+    assert "has no place for this one yet" in caplog.text
