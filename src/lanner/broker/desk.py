@@ -57,10 +57,8 @@ class Desk:
 
     @property
     def ready(self) -> bool:
-        """Whether it serves, or knows who does: it has its place in the cluster, and the metadata has a leader."""
-        if self._draining or self._node.failed.done() or not self._node.serving:
-            return False
-        return self._routes.leader_of(METADATA_SET) != ""
+        """Whether callers should come here: it has its place in the cluster, holds what it should, knows who leads."""
+        return not self._draining and not self._node.failed.done() and self._node.available
 
     @property
     def draining(self) -> bool:

@@ -84,6 +84,7 @@ class Node:
         self._ticks = 0
         self._followed = (-1, -1)
         self._serving = False
+        self._was_ready = False
         self._reporting: set[bytes] = set()
 
     # ------------------------------------------------------------------ life
@@ -256,7 +257,14 @@ class Node:
             leader = replica.node.leader_id
             if not leader or (leader == replica.node.node_id and not replica.leads):
                 return False
+        self._was_ready = True
         return True
+
+    @property
+    def available(self) -> bool:
+        """Whether callers should come here. A broker that was ready stays so while one partition elects a leader: it
+        serves the others, and taking it away for that would take all brokers away at once."""
+        return self.ready or (self._was_ready and self.leader_of(CLUSTER_SET) != "")
 
     @property
     def storage_full(self) -> bool:
