@@ -168,7 +168,11 @@ class Engine:
             applied_index=known.saved_index,
             memberships=changes,
         )
-        config = Config(node_id=seat.replica_id, uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX)
+        config = Config(
+            node_id=seat.replica_id,
+            uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX,
+            tells_commits=set_id == CLUSTER_SET,  # every broker acts on the metadata; of a partition only its leader
+        )
         replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine)
         self.replicas[set_id] = replica
         if not changes and members == (frozenset({seat.replica_id}), frozenset()):
@@ -242,7 +246,8 @@ class Engine:
         if replica is not None:
             replica.node.step(message)
             self._rest.heard(replica, message)
-            self._dirty[set_id] = replica
+            if replica.node.has_ready():
+                self._dirty[set_id] = replica
 
     def take_messages(self) -> list[tuple[int, Message]]:
         """What is to be sent to other replicas, as (set, message); handed out once. Losing some costs only time."""

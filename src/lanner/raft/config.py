@@ -22,6 +22,7 @@ class Config:
     append_entries_max: int = 1_024
     inflight_messages_max: int = 64  # appends on their way to one peer
     inflight_bytes_max: int = 4 * limits.MIB
+    tells_commits: bool = True  # at once, by a message of its own; else with the next append or heartbeat
     held_bytes_max: int = 1 * limits.MIB  # applied entries kept in memory for peers that are a little behind
 
     def __post_init__(self) -> None:

@@ -126,7 +126,7 @@ class Leadership:
         if not self.progress:
             return
         self._round_sent = self._round
-        needed = KEEP_NOTHING
+        needed, tells = KEEP_NOTHING, node.config.tells_commits
         for peer, progress in self.progress.items():
             if self._heartbeat_due:
                 self._tell(_HEARTBEAT, peer, progress)
@@ -134,7 +134,7 @@ class Leadership:
                     self._maybe_hand_over(progress)
             if progress.state is not _SNAPSHOT:
                 self._send_appends(peer, progress)
-            if progress.told_index < node.commit_index and progress.told_index < progress.match_index:
+            if tells and progress.told_index < node.commit_index and progress.told_index < progress.match_index:
                 self._tell(_COMMIT, peer, progress)
             if progress.heard and progress.state is not _SNAPSHOT and progress.match_index < needed:
                 needed = progress.match_index + 1
@@ -257,8 +257,11 @@ class Leadership:
         tail = self._node.tail
         if not progress.acknowledged(min(index, tail.last_index), tail.compacted_index + 1):
             return
-        if progress.next_index <= tail.last_index or progress.told_index < self._node.commit_index:
-            self._node.attention = True
+        node = self._node
+        if progress.next_index <= tail.last_index or (
+            node.config.tells_commits and progress.told_index < node.commit_index
+        ):
+            node.attention = True
         if peer == self.transferee:
             self._maybe_hand_over(progress)
         self.maybe_commit()
@@ -282,7 +285,7 @@ class Leadership:
         first_counted = max(node.commit_index, self.first_own_index) + 1
         node.uncommitted_bytes -= tail.size(first_counted, index)
         node.commit_index = index
-        if progress:
+        if progress and node.config.tells_commits:
             node.attention = True
         if self._reads:
             self._confirm_reads()

@@ -52,9 +52,9 @@ def test_a_publish_wakes_the_set_and_it_rests_again() -> None:
     flock, set_id, leader = rested()
     assert flock.publish(set_id, b"second").base_offset == 1
     assert all(set_id not in broker.engine.resting() for broker in flock.up())
-    assert all(flock.count(broker, set_id) == 2 for broker in flock.up()), "the last of them without a heartbeat"
     flock.pass_time(REST_TICKS + 5)
     assert asleep(flock)
+    assert all(flock.count(broker, set_id) == 2 for broker in flock.up()), "everybody knows before they rest"
     assert leader.leads(set_id)
 
 

@@ -53,6 +53,7 @@ def test_a_new_topic_is_opened_where_the_metadata_puts_it_and_led_where_it_shoul
     assert all(flock.is_home(set_id) for set_id in sets)
     for set_id in sets:
         assert flock.publish(set_id, b"x").base_offset == 0
+    flock.pass_time(3)  # what is committed is told with a heartbeat
     assert all(flock.count(broker, set_id) == 1 for broker in flock.up() for set_id in sets)
 
 
