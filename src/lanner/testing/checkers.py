@@ -241,6 +241,9 @@ class _Retention:
         self._models = models
         self._dead = {offset for _, offset in ended.dead}
         self._bytes_behind: dict[int, int] = {}
+        self._first_called: dict[tuple[str, ...], float] = {}  # one that was sent again may have come at the first time
+        for event in holding.publishes:
+            self._first_called[event.values] = min(event.called, self._first_called.get(event.values, event.called))
         slack = 0  # what may be stored at an unknown place, or stays whatever its age
         placed: dict[int, int] = defaultdict(int)
         for event in holding.publishes:
@@ -259,7 +262,8 @@ class _Retention:
             return False
         if rules.retention == "acked":
             before = [model for model in self._models if model.first_seen is not None]
-            owed = [model for model in before if model.first_seen is not None and model.first_seen < event.called]
+            called = self._first_called[event.values]
+            owed = [model for model in before if model.first_seen is not None and model.first_seen < called]
             return bool(before) and all(model.may_be_gone(offset, machine_ms) for model in owed)
         aged_from_ms = max(event.append_ms, event.deliver_at_ms)
         if rules.retention_ms and aged_from_ms + rules.retention_ms <= machine_ms:

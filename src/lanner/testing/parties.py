@@ -25,6 +25,7 @@ class Sent(NamedTuple):
 
     event: Published
     data: bytes
+    again: bool  # it has an identity, so it may be sent again
 
 
 @dataclass(slots=True)

@@ -1,14 +1,15 @@
 """Bugs on purpose: each is one small change of the real code, and the simulator must catch it.
 
 A checker that has never caught anything proves nothing. So the mistakes that queues and logs are known for are kept
-here, by name, as patches of the rooms they would be made in. `planted(name)` puts one in for the length of a block.
+here, by name, as patches of the rooms they would be made in; those that it takes several brokers to make are in
+`planted_cluster`. `planted(name)` puts one in for the length of a block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from lanner.broker.engine import Engine
 from lanner.ledger import Commit
@@ -22,18 +23,9 @@ from lanner.partition.groups import Group
 from lanner.partition.passes import Pass
 from lanner.partition.places import LaneProgress, Standing
 from lanner.partition.requests import Release, Settle
+from lanner.testing.planted_cluster import CLUSTER_PLANTS
+from lanner.testing.plants import Patch, Plant
 from lanner.testing.queue_model import Violation
-
-Patch = Callable[[Any, str, Any], None]
-
-
-class Plant(NamedTuple):
-    """What is wrong, by which rules it may be caught, and how to make it so. Another rule does not count: a patch that
-    no longer fits the code breaks something too."""
-
-    says: str
-    caught_by: tuple[str, ...]
-    put: Callable[[Patch], None]
 
 
 def _skip_sync(patch: Patch) -> None:
@@ -177,7 +169,7 @@ def _give_back_uncounted(patch: Patch) -> None:
 
 _LOST: Final = ("lost write", "committed entry lost", "committed entry changed", "broker refuses its own disk")
 
-PLANTS: Final[dict[str, Plant]] = {
+BROKER_PLANTS: Final[dict[str, Plant]] = {
     "skipped-sync": Plant("a commit is written and never synced", _LOST, _skip_sync),
     "ack-before-commit": Plant(
         "callers are answered before the disk is", (*_LOST, "message cannot be read"), _answer_before_commit
@@ -203,6 +195,8 @@ PLANTS: Final[dict[str, Plant]] = {
         "a nack does not count the delivery", ("delivery count went back",), _give_back_uncounted
     ),
 }
+
+PLANTS: Final = {**BROKER_PLANTS, **CLUSTER_PLANTS}
 
 
 def catches(name: str, violations: Iterable[Violation]) -> bool:

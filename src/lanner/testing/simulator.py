@@ -63,16 +63,16 @@ def simulate(seed: int, events: int = EVENTS) -> Report:
     except StorageDamaged as error:
         report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
     except AssertionError as error:
-        report.violations = [Violation("invariant broken", CLUSTER_SET, str(error) or _place_of(error))]
+        report.violations = [Violation("invariant broken", CLUSTER_SET, str(error) or place_of(error))]
     except Exception as error:  # whatever comes out of the broker by itself is a broken rule too
-        text = f"{type(error).__name__}: {error} ({_place_of(error)})"
+        text = f"{type(error).__name__}: {error} ({place_of(error)})"
         report.violations = [Violation("broker broke down", CLUSTER_SET, text)]
     report.events = simulation.events
     report.totals = simulation.totals()
     return report
 
 
-def _place_of(error: Exception) -> str:
+def place_of(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(where.filename).name}:{where.lineno}"
 
@@ -140,7 +140,7 @@ class Simulation:
         for topic in self.broker.engine.cluster.topics.values():
             for set_id in topic.set_ids:
                 self.traffic.serve(set_id, topic.name, topic.settings)
-                self.history.rules[set_id] = _rules_of(topic.settings)
+                self.history.rules[set_id] = rules_of(topic.settings)
         self.traffic.open_producers(4)
 
     def _weigh_steps(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -349,7 +349,7 @@ class Simulation:
             )
 
 
-def _rules_of(settings: TopicSettings) -> Rules:
+def rules_of(settings: TopicSettings) -> Rules:
     return Rules(
         max_deliveries=settings.max_deliveries,
         retention=str(settings.retention),

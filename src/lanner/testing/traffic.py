@@ -16,7 +16,7 @@ from typing import Any, Final
 from lanner import batch
 from lanner.broker.engine import CLUSTER_SET
 from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
-from lanner.errors import LannerError
+from lanner.errors import LannerError, NotLeader
 from lanner.model import TopicSettings
 from lanner.partition import (
     Appended,
@@ -59,6 +59,8 @@ STREAM_GROUP: Final = "reader"
 
 class Traffic:
     """All clients of one simulation."""
+
+    pipelined = True  # a batch may be sent before the one before it in its lane was heard of
 
     def __init__(self, rng: Random, broker: SimBroker, clock: SimClock, history: History) -> None:
         self.rng = rng
@@ -158,7 +160,7 @@ class Traffic:
 
     # ------------------------------------------------------------------ publishing
 
-    def publish(self) -> None:
+    def publish(self) -> bool:
         rng = self.rng
         producer = rng.choice(self.producers)
         set_id = rng.choice(list(self.settings))
@@ -167,6 +169,8 @@ class Traffic:
             self._named += 1
             self.producers[self.producers.index(producer)] = producer = Producer(self._named)
         lane = producer.lanes.setdefault((set_id, priority), Lane())
+        if lane.under_way and not self.pipelined:
+            return False
         if lane.under_way < len(lane.unheard):
             sent = lane.unheard[lane.under_way]
             sent = sent._replace(event=replace(sent.event, called=self.now()))
@@ -174,6 +178,7 @@ class Traffic:
             sent = self._write_batch(producer, lane, set_id, priority)
             lane.unheard.append(sent)
         self._send(lane, sent)
+        return True
 
     def _write_batch(self, producer: Producer, lane: Lane, set_id: int, priority: int) -> Sent:
         rng, now_ms = self.rng, self.clock.now_ms()
@@ -196,7 +201,7 @@ class Traffic:
         event = Published(
             self.now(), None, Fate.UNKNOWN, set_id, -1, names, priority, deliver_at_ms, expires_at_ms, 0, len(data)
         )
-        return Sent(event, data)
+        return Sent(event, data, bool(producer.producer_id or producer.dedup))
 
     def _send(self, lane: Lane, sent: Sent) -> None:
         event = sent.event
@@ -216,10 +221,14 @@ class Traffic:
                 )
                 self.counts["published"] += 1
                 self.counts["duplicates"] += result.duplicate
-            elif result is LOST:
-                self._lose(operation)
-                lane.under_way = max(0, lane.under_way - 1)
-                return  # to be sent again
+            elif result is LOST or isinstance(result, NotLeader):
+                if result is LOST:
+                    self._lose(operation)
+                else:
+                    self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+                if sent.again:
+                    lane.under_way = max(0, lane.under_way - 1)
+                    return
             else:
                 self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
                 self.counts["refused"] += 1

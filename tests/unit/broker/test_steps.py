@@ -11,7 +11,7 @@ from tests.unit.broker.flock import Flock
 def test_a_move_that_is_taken_back_before_its_report_was_heard_goes_on_with_the_way_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Found by seed 101 of the simulated cluster: both steps have the same number, and the old report stood for both."""
+    """Found by seed 101 of the simulated cluster: both steps have one number, and the old report stood for both."""
     flock = Flock("abcd")
     (set_id,) = flock.create_topic("orders")
     record = flock.metadata.sets[set_id]

@@ -1,0 +1,329 @@
+"""One cluster, one seed, from its founding to the judgement: see `sim_cluster` for what it stands on.
+
+`simulate_cluster(seed)` gives the same report every time. The report's totals say how much trouble was met, because a
+seed in which nothing happened proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from lanner.broker.engine import CLUSTER_SET
+from lanner.cluster import BrokerState, Cluster, encode_create_topic
+from lanner.errors import StorageDamaged
+from lanner.model import Retention, TopicSettings
+from lanner.partition import Partition
+from lanner.testing.checkers import judge
+from lanner.testing.cluster_broker import ClusterBroker
+from lanner.testing.cluster_troubles import Troubles
+from lanner.testing.history import Crashed, Ended, Stored
+from lanner.testing.queue_model import Violation
+from lanner.testing.sim_broker import Broken
+from lanner.testing.sim_cluster import SimCluster
+from lanner.testing.simulator import Report, place_of, rules_of
+from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, name_of
+
+CLUSTER_EVENTS: Final = 5_000
+CLUSTER_CALLS: Final = 200
+CLUSTER_TOTALS: Final = ("elections", "crashes", "splits", "snapshots", "moves", "expiries", "forwards")
+_STARTED_MS: Final = 20_000
+_REST_MS: Final = 240_000
+_DRAIN_ROUNDS_MAX: Final = 400
+_LONGEST_WAIT_MS: Final = 5_000
+
+
+def simulate_cluster(seed: int, events: int = CLUSTER_EVENTS, nodes: int = 0) -> Report:
+    """Run one seed to its end, or to the first rule that is seen to be broken."""
+    simulation = ClusterSimulation(seed, events, nodes)
+    cluster = simulation.cluster
+    report = Report(seed, history=cluster.history)
+    try:
+        simulation.run()
+        report.violations = judge(cluster.history)
+    except Broken as broken:
+        cluster.traffic.give_up()
+        report.violations = [broken.violation, *judge(cluster.history)]
+    except StorageDamaged as error:
+        report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
+    except AssertionError as error:
+        report.violations = [Violation("invariant broken", CLUSTER_SET, f"{error} ({place_of(error)})")]
+    except Exception as error:  # whatever comes out of a broker by itself is a broken rule too
+        text = f"{type(error).__name__}: {error} ({place_of(error)})"
+        report.violations = [Violation("broker broke down", CLUSTER_SET, text)]
+    report.events = cluster.events
+    report.totals = simulation.totals()
+    return report
+
+
+class ClusterSimulation:
+    """One run."""
+
+    def __init__(self, seed: int, events: int = CLUSTER_EVENTS, nodes: int = 0) -> None:
+        self.cluster = SimCluster(seed, nodes)
+        self.rng = self.cluster.rng
+        self.traffic = self.cluster.traffic
+        self.troubles = Troubles(self.cluster)
+        self._events_wanted = events
+        self._moves_done = 0
+        self._acting_ms = self.rng.choice((10, 25, 50))
+        self._actions = self._weigh_actions()
+
+    def totals(self) -> Counter[str]:
+        cluster = self.cluster
+        totals = Counter(cluster.counts)
+        for broker in cluster.brokers.values():
+            totals.update(
+                {name: broker.counts[name] for name in ("torn_tails", "saves", "rewritten_segments", "dropped_files")}
+            )
+            if hasattr(broker, "engine"):
+                totals["snapshots"] += broker.engine.installs.completed
+        facts = cluster.witness.facts
+        totals["elections"] = cluster.witness.elections
+        totals["expiries"] = facts["LeaseEnded"]
+        totals["dead"] = facts["Died"]
+        totals["trims"] = facts["Trimmed"]
+        totals["moves"] = self._moves_done
+        totals["events"] = cluster.events
+        totals["simulated_seconds"] = cluster.clock.elapsed_ms // 1_000
+        for name in ("published", "handed", "retries", "unknown", "duplicates", "refused", "stale"):
+            totals[name] = self.traffic.counts[name]
+        return totals
+
+    # ------------------------------------------------------------------ the run
+
+    def run(self) -> None:
+        cluster = self.cluster
+        cluster.run_until(self._founded, _STARTED_MS, "no founding")
+        self._make_topics()
+        self.troubles.begin()
+        cluster.later(1, self._act)
+        while cluster.events < self._events_wanted or cluster.counts["calls"] < CLUSTER_CALLS:
+            cluster.step()
+        self.troubles.end()
+        cluster.run_until(self._at_rest, _REST_MS, "moves and replicas do not settle")
+        self._end_doubt()
+        self._drain()
+        cluster.run_until(self._at_rest, _REST_MS, "replicas do not settle after the drain")
+        self._count_moves()
+        self._compare_everything()
+
+    def _founded(self) -> bool:
+        leader = self.cluster.metadata_leader()
+        return leader is not None and bool(leader.engine.cluster.cluster_id)
+
+    def _make_topics(self) -> None:
+        cluster, rng = self.cluster, self.rng
+        wanted: dict[str, TopicSettings] = {}
+        for number in range(2):
+            bytes_max = rng.choice((0, 40_000))
+            wanted[f"topic-{number}"] = TopicSettings(
+                partitions=2 - number,
+                replication=3,
+                lease_ms=rng.choice((400, 1_000, 3_000)),
+                max_deliveries=rng.choice((2, 3, 5)),
+                backoff_ms=rng.choice((0, 50, 300)),
+                backoff_max_ms=1_000,
+                outstanding_max=rng.choice((10_000, 10_000, 40)),
+                retention=Retention.TIME if number else Retention.ACKED,
+                retention_ms=0 if bytes_max else 30_000,
+                retention_bytes=bytes_max if number else 0,
+            )
+        for name, settings in wanted.items():
+            self.traffic.change(encode_create_topic(name, settings, cluster.clock.now_ms()))
+        cluster.run_until(lambda: self._has_topics(wanted), _STARTED_MS, "no topics")
+        for name in wanted:
+            topic = self._metadata().topics[name]
+            for set_id in topic.set_ids:
+                self.traffic.serve(set_id, name, topic.settings)
+                cluster.history.rules[set_id] = rules_of(topic.settings)
+        self.traffic.open_producers(4)
+
+    def _has_topics(self, wanted: dict[str, TopicSettings]) -> bool:
+        leader = self.cluster.metadata_leader()
+        if leader is None:
+            return False
+        topics = leader.engine.cluster.topics
+        return all(
+            name in topics and all(self.cluster.leader(set_id) for set_id in topics[name].set_ids) for name in wanted
+        )
+
+    def _metadata(self) -> Cluster:
+        leader = self.cluster.metadata_leader()
+        assert leader is not None
+        return leader.engine.cluster
+
+    # ------------------------------------------------------------------ clients
+
+    def _weigh_actions(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        rng = self.rng
+        weights = {
+            "publish": rng.choice((8.0, 12.0, 18.0)),
+            "poll": 10.0,
+            "settle": rng.choice((12.0, 20.0)),
+            "read": 1.0,
+            "inspect": 0.3,
+            "administer": 0.5,
+        }
+        return tuple(weights), tuple(weights.values())
+
+    def _act(self) -> None:
+        cluster = self.cluster
+        if cluster.calm:
+            return
+        action = self.rng.choices(*self._actions)[0]
+        cluster.events += self._do(action)
+        cluster.later(self.rng.randint(0, 2 * self._acting_ms), self._act)
+
+    def _do(self, action: str) -> bool:
+        traffic = self.traffic
+        if action == "publish":
+            return traffic.publish()
+        if action == "poll":
+            return traffic.poll(self.rng.choice(traffic.consumers))
+        if action == "settle":
+            return traffic.settle_one(self.rng.choice(traffic.consumers))
+        return traffic.look(action)
+
+    # ------------------------------------------------------------------ the end
+
+    def _at_rest(self) -> bool:
+        """Every broker runs, every move is done, and every replica has applied all that its leader has."""
+        cluster = self.cluster
+        members = cluster.members()
+        if not members or not all(broker.opened for broker in members.values()):
+            return False
+        metadata = self._metadata()
+        if metadata.moves or any(one.state is BrokerState.JOINING for one in metadata.brokers.values()):
+            return False
+        if cluster.calls.waiting or any(
+            one.lost and one.state is not BrokerState.REMOVED for one in metadata.brokers.values()
+        ):
+            return False
+        for set_id in metadata.sets:
+            leader = cluster.leader(set_id)
+            if leader is None or not self._set_at_rest(set_id, leader, members):
+                return False
+        return all(set_id in metadata.sets for broker in members.values() for set_id in broker.engine.replicas)
+
+    def _set_at_rest(self, set_id: int, leader: ClusterBroker, members: dict[str, ClusterBroker]) -> bool:
+        node = leader.engine.replica(set_id).node
+        record = self._metadata().sets[set_id]
+        if {one.replica_id for one in record.replicas} != node.voters | node.learners:
+            return False
+        for one in record.replicas:
+            replica = members[one.node_id].engine.replicas.get(set_id)
+            if replica is None or replica.node.applied_index != node.last_index:
+                return False
+        return True
+
+    def _end_doubt(self) -> None:
+        self.cluster.calls.end()
+        self.traffic.give_up()
+        self.cluster.history.add(Crashed(self.traffic.now()))
+
+    def _settle_down(self) -> None:
+        self.cluster.run_until(lambda: not self.cluster.calls.waiting, _REST_MS, "calls are not answered")
+
+    def _drain(self) -> None:
+        """Without faults: every group must get everything, in the end."""
+        cluster, traffic = self.cluster, self.traffic
+        for consumer in traffic.consumers:
+            consumer.held.clear()
+        for _ in range(_DRAIN_ROUNDS_MAX):
+            before = traffic.counts["handed"]
+            for consumer in traffic.consumers:
+                traffic.poll(consumer, max_messages=500)
+            self._settle_down()
+            for consumer in traffic.consumers:
+                while consumer.held:
+                    traffic.settle(consumer, "ack")
+            self._settle_down()
+            cluster.run_for(100)
+            if traffic.counts["handed"] == before:
+                if self._drained():
+                    return
+                cluster.run_for(_LONGEST_WAIT_MS)
+        raise Broken("group never comes to rest", CLUSTER_SET, f"after {_DRAIN_ROUNDS_MAX} rounds without faults")
+
+    def _drained(self) -> bool:
+        for set_id in self.traffic.settings:
+            leader = self.cluster.leader(set_id)
+            if leader is None:
+                return False
+            partition = leader.engine.replica(set_id).partition
+            if len(partition._state.delayed):
+                return False
+            for group in (*QUEUE_GROUPS, AUTO_GROUP):
+                if group in partition.groups():
+                    state = partition.describe_group(group, leader.leader_ms())
+                    if state.lag or state.ready or state.leased or state.waiting:
+                        return False
+        return True
+
+    def _count_moves(self) -> None:
+        self._moves_done = sum(plan.moves_done for plan in self._metadata().plans.values())
+
+    # ------------------------------------------------------------------ every replica
+
+    def _compare_everything(self) -> None:
+        cluster = self.cluster
+        metadata = self._metadata()
+        metadata.check()
+        for set_id, record in metadata.sets.items():
+            holders = [cluster.brokers[cluster.number_of(node_id) or 0] for node_id in record.nodes]
+            machines = [(holder, holder.engine.replica(set_id).machine) for holder in holders]
+            rows = machines[0][1].all_rows()  # type: ignore[attr-defined]
+            for holder, machine in machines[1:]:
+                if machine.all_rows() != rows:  # type: ignore[attr-defined]
+                    raise Broken("machines differ", set_id, f"in the end, on {holder.name} and {holders[0].name}")
+            if set_id in self.traffic.settings:
+                self._read_everything(set_id, holders)
+        for broker in cluster.members().values():
+            broker.engine.ledger.check()
+
+    def _read_everything(self, set_id: int, holders: list[ClusterBroker]) -> None:
+        leader = self.cluster.leader(set_id)
+        assert leader is not None
+        called = self.traffic.now()
+        partition = leader.engine.replica(set_id).partition
+        partition.check()
+        stored = self._stored(set_id, leader)
+        for holder in holders:
+            if self._stored(set_id, holder) != stored:
+                raise Broken("replicas differ", set_id, f"{holder.name} reads something else than {leader.name}")
+        groups = [group for group in QUEUE_GROUPS if group in partition.groups()]
+        dead: list[tuple[str, int]] = []
+        for group in groups:
+            for letter in self.traffic.see_dead(set_id, group, limit=100_000):
+                dead.append((group, letter.offset))
+                stored[letter.offset] = letter
+        self.cluster.history.add(
+            Ended(
+                called,
+                self.traffic.now(),
+                set_id,
+                partition.first_offset,
+                partition.end_offset,
+                tuple(stored[at] for at in sorted(stored)),
+                partition.machine_ms,
+                tuple(groups),
+                tuple(dead),
+            )
+        )
+
+    @staticmethod
+    def _stored(set_id: int, broker: ClusterBroker) -> dict[int, Stored]:
+        """Everything that a replica can read, from its own disk."""
+        partition: Partition = broker.engine.replica(set_id).partition
+        stored: dict[int, Stored] = {}
+        offset = partition.first_offset
+        while refs := partition.batches_from(offset, 1 << 20):
+            for ref in refs:
+                for at, value in broker.read(set_id, ref).items():
+                    stored[at] = Stored(at, name_of(value), ref.lane)
+                offset = ref.base_offset + ref.count
+        return stored
+
+
+__all__ = ["CLUSTER_CALLS", "CLUSTER_EVENTS", "CLUSTER_TOTALS", "ClusterSimulation", "simulate_cluster"]

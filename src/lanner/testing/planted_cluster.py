@@ -1,0 +1,187 @@
+"""Bugs that it takes several brokers to have: mistakes in votes, commits, memberships, snapshots and leadership.
+
+Each is the smallest change of the real code that makes it, put in from outside. See `planted`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lanner.broker import engine as engine_module
+from lanner.broker.installs import Incoming
+from lanner.broker.replica import Replica
+from lanner.broker.steps import Steps
+from lanner.model import TopicSettings
+from lanner.raft import HardState, Message, RaftNode, Role, Snapshot
+from lanner.raft.electing import Election
+from lanner.raft.following import Following
+from lanner.raft.leading import Leadership
+from lanner.raft.log import Tail
+from lanner.testing.cluster_broker import ClusterBroker
+from lanner.testing.cluster_troubles import Troubles
+from lanner.testing.disk import SimDisk
+from lanner.testing.plants import Patch, Plant
+
+
+def _double_vote(patch: Patch) -> None:
+    asked = Election.asked
+
+    def forget_and_vote(election: Election, message: Message) -> None:
+        election._node.vote = 0
+        asked(election, message)
+
+    patch(Election, "asked", forget_and_vote)
+
+
+def _lose_vote(patch: Patch) -> None:
+    patch(engine_module, "HardState", lambda term, vote: HardState(term, 0))
+
+
+def _commit_older(patch: Patch) -> None:
+    maybe_commit = Leadership.maybe_commit
+
+    def commit_whatever_a_majority_holds(leadership: Leadership) -> None:
+        first, leadership.first_own_index = leadership.first_own_index, 1
+        try:
+            maybe_commit(leadership)
+        finally:
+            leadership.first_own_index = first
+
+    patch(Leadership, "maybe_commit", commit_whatever_a_majority_holds)
+    patch(Tail, "size", lambda tail, first, last: 0)
+
+
+def _truncate(patch: Patch) -> None:
+    """An append that says nothing new makes the log end where it ends."""
+    take = Following._take
+
+    def take_and_cut(following: Following, entries: Any) -> None:
+        node, tail = following._node, following._node.tail
+        last = entries[-1].index
+        if tail.delivered_index <= last < tail.last_index:
+            tail.truncate(last + 1)
+            if node.memberships.truncate(last + 1):
+                node.membership_changed()
+        take(following, entries)
+
+    patch(Following, "_take", take_and_cut)
+
+
+def _answer_unsynced(patch: Patch) -> None:
+    patch(Following, "_answerable", lambda following: following._agreed_index)
+
+
+def _decide_alone(patch: Patch) -> None:
+    decide = Replica.decide
+
+    def decide_and_answer(replica: Replica, settings: TopicSettings, now_ms: int) -> None:
+        decide(replica, settings, now_ms)
+        if replica._decision is not None:
+            questions, answers = replica._decision
+            replica._decision = ([], [])
+            for question, answer in zip(questions, answers, strict=True):
+                question.on_answer(answer, replica.node.last_index)
+
+    patch(Replica, "decide", decide_and_answer)
+
+
+def _change_early(patch: Patch) -> None:
+    tick = Steps.tick
+
+    def tick_for_every_leader(steps: Steps, *rest: Any) -> None:
+        leads = Replica.leads
+        Replica.leads = property(lambda replica: replica.node.role is Role.LEADER)  # type: ignore[assignment]
+        try:
+            tick(steps, *rest)
+        finally:
+            Replica.leads = leads  # type: ignore[method-assign]
+
+    patch(Steps, "tick", tick_for_every_leader)
+    patch(Leadership, "check_change", lambda leadership: None)
+
+
+def _keep_identity(patch: Patch) -> None:
+    def wipe_only_the_disk(troubles: Troubles, broker: ClusterBroker) -> ClusterBroker:
+        troubles.cluster.crash(broker, down_ms=50)
+        broker.disk = SimDisk()
+        return broker
+
+    patch(Troubles, "wipe", wipe_only_the_disk)
+
+
+def _forget_members(patch: Patch) -> None:
+    restore = RaftNode.restore
+
+    def restore_all_but_members(node: RaftNode, snapshot: Snapshot) -> None:
+        restore(node, snapshot._replace(voters=node.voters, learners=node.learners))
+
+    patch(RaftNode, "restore", restore_all_but_members)
+
+
+def _decide_early(patch: Patch) -> None:
+    patch(RaftNode, "own_term_applied", property(lambda node: node.leadership is not None))
+
+
+def _flip_half_built(patch: Patch) -> None:
+    patch(Incoming, "complete", property(lambda incoming: incoming.whole and not incoming.storing))
+
+
+_LOG: Final = (
+    "leader completeness",
+    "committed entry changed",
+    "committed entry lost",
+    "durability",
+    "log matching",
+)
+_QUEUE: Final = (
+    "leased twice",
+    "acked message redelivered",
+    "stale lease accepted",
+    "delivery count went back",
+    "message vanished",
+    "dead message delivered",
+)
+
+CLUSTER_PLANTS: Final[dict[str, Plant]] = {
+    "double-vote": Plant("a node votes for everybody who asks", ("double vote", "election safety"), _double_vote),
+    "vote-lost-on-restart": Plant(
+        "a restart forgets for whom it voted", ("durable state went back", "double vote", "election safety"), _lose_vote
+    ),
+    "older-term-committed": Plant(
+        "a leader commits entries of earlier terms because a majority has them",
+        ("older term committed", *_LOG),
+        _commit_older,
+    ),
+    "committed-entries-truncated": Plant(
+        "a short append cuts off what came after it",
+        ("unsynced answer", "broker refuses its own disk", "monotonic", *_LOG),
+        _truncate,
+    ),
+    "ack-before-followers-sync": Plant(
+        "a follower answers for what its disk does not hold", ("unsynced answer", *_LOG), _answer_unsynced
+    ),
+    "stale-leader-decides": Plant("a leader answers from a decision that no majority holds", _QUEUE, _decide_alone),
+    "membership-changed-early": Plant(
+        "a leader changes the membership before it has committed in its own term",
+        ("early membership", "membership", *_LOG),
+        _change_early,
+    ),
+    "wiped-voter-votes": Plant(
+        "a broker that lost its disk comes back as the voter that it was",
+        ("durable state went back", "double vote", "broker refuses its own disk", *_LOG),
+        _keep_identity,
+    ),
+    "snapshot-forgets-membership": Plant(
+        "a snapshot leaves the membership as it was before", ("membership", "election safety", *_LOG), _forget_members
+    ),
+    "decision-before-noop": Plant(
+        "a new leader decides before it has applied what earlier leaders committed",
+        ("early decision", *_QUEUE),
+        _decide_early,
+    ),
+    "half-built-install": Plant(
+        "a snapshot takes the log's place before all of it is stored",
+        ("machines differ", "message cannot be read", "replicas differ"),
+        _flip_half_built,
+    ),
+}
