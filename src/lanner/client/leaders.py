@@ -7,15 +7,14 @@ Everything asked here may take effect twice without harm.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Mapping
 
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
-from lanner.client.session import PAUSE_S, PAUSE_S_MAX, ControlT, Outcome
+from lanner.client.session import PAUSE_S, PAUSE_S_MAX, ControlT, Outcome, Session
 from lanner.errors import LannerError, NotLeader
-from lanner.wire.messages import Command, Commit, Control, Empty
+from lanner.wire.messages import Command, Commit, Control
 
 _CONNECTING_S = 2.0
 
@@ -59,9 +58,7 @@ class Leaders:
         session = self._routing.leader(topic, partition)
         if session is None:
             return NotLeader(f"nobody leads {topic}/{partition} at present", sent=False)
-        if not session.is_up:
-            with contextlib.suppress(LannerError):
-                await session.wait_until_up(min(deadline, loop.time() + _CONNECTING_S))
+        await session.wait_until_tried(min(deadline, loop.time() + _CONNECTING_S))
         outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
         if isinstance(outcome, LannerError) and self._routing.failed(topic, partition, session, outcome):
             session = self._routing.leader(topic, partition)  # a hint: once without a pause
@@ -70,26 +67,36 @@ class Leaders:
         return outcome
 
     async def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Set a stream group's next offsets. Partitions that are led together are set together."""
-        await self._routing.route(topic)
-        led, orphans = self._routing.by_leader(topic, offsets)
-        together = [*led.values(), *([partition] for partition in orphans)]
-        results = await asyncio.gather(
-            *(self._commit(topic, group, {one: offsets[one] for one in partitions}) for partitions in together),
-            return_exceptions=True,
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        """Set a stream group's next offsets: those of partitions that are led together, together."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._brokers.timeout_ms / 1000
+        pause_s = 0.0
+        left = dict(offsets)
+        while left:
+            self._brokers.check_open()
+            await self._routing.route(topic)
+            led, orphans = self._routing.by_leader(topic, left)
+            error: LannerError | None = None
+            if orphans:
+                error = NotLeader(f"nobody leads {topic}/{orphans[0]} at present", sent=False)
+            asked = [(session, {one: left[one] for one in partitions}) for session, partitions in led.items()]
+            outcomes = await asyncio.gather(
+                *(self._commit(session, Commit(group, topic, part), deadline) for session, part in asked)
+            )
+            for (session, part), outcome in zip(asked, outcomes, strict=True):
+                for partition in part:
+                    if not isinstance(outcome, LannerError):
+                        del left[partition]
+                        continue
+                    error = outcome
+                    self._routing.failed(topic, partition, session, outcome)
+            if error is not None:
+                pause_s = min(PAUSE_S_MAX, max(PAUSE_S, pause_s * 2))
+                if not error.retryable or loop.time() + pause_s >= deadline:
+                    raise error
+                await asyncio.sleep(pause_s * (0.5 + random.random()))
 
-    async def _commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """They may come to be led apart while this is repeated: then one by one."""
-        try:
-            timeout_ms = self._brokers.timeout_ms if len(offsets) == 1 else self._brokers.timeout_ms / 4
-            commit = Commit(group, topic, dict(offsets))
-            await self.request(topic, next(iter(offsets)), Command.COMMIT, commit, Empty, timeout_ms=timeout_ms)
-        except LannerError as error:
-            if len(offsets) == 1 or not error.retryable:
-                raise
-            for partition, offset in offsets.items():
-                await self._commit(topic, group, {partition: offset})
+    async def _commit(self, session: Session, commit: Commit, deadline: float) -> Outcome:
+        loop = asyncio.get_running_loop()
+        await session.wait_until_tried(min(deadline, loop.time() + _CONNECTING_S))
+        return await session.ask(Command.COMMIT, commit, (deadline - loop.time()) * 1000)

@@ -139,7 +139,7 @@ class Taken(NamedTuple):
 
 
 def may_have_taken_effect(error: LannerError) -> bool:
-    if isinstance(error, REFUSED_FOR_CERTAIN):
+    if isinstance(error, REFUSED_FOR_CERTAIN) or error.details.get("refused") is True:
         return False
     return error.retryable or isinstance(error, ServerError) or type(error) is LannerError
 

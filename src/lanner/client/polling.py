@@ -265,10 +265,8 @@ class Poller:
             self._routing.forget(self._wanted.topic)
         if not error.retryable:
             raise error
-        named = error.details.get("partition")
         for partition in partitions:
-            if not isinstance(named, int) or named == partition:
-                self._routing.failed(self._wanted.topic, partition, session, error)
+            self._routing.failed(self._wanted.topic, partition, session, error)
         self._trouble = error
 
     def _note_lost(self, sequence: int, partitions: list[int], max_messages: int, since: float) -> None:

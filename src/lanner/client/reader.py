@@ -59,6 +59,7 @@ class _Cursor:
         "pages",
         "partition",
         "position",
+        "retry",
         "stop_at",
     )
 
@@ -71,6 +72,7 @@ class _Cursor:
         self.pages: deque[Page] = deque()
         self.generation = 0  # raised by a seek: pages asked for before it are dropped
         self.failures = 0
+        self.retry: asyncio.TimerHandle | None = None  # while a fetch that failed waits to be asked again
         self.stop_at = stop_at
 
     def move_to(self, offset: int) -> None:
@@ -79,6 +81,9 @@ class _Cursor:
         self.decoded_to = self.asked_offset = offset
         self.asking = False
         self.pages.clear()
+        if self.retry is not None:
+            self.retry.cancel()
+            self.retry = None
 
     @property
     def is_finished(self) -> bool:
@@ -144,8 +149,7 @@ class Reader:
             self._cursors[partition] = _Cursor(partition, position, stop_at)
         self._share_buffer()
         self._opened = True
-        if self._chosen is None and not self._until_end:
-            self._routing.on_change.append(self._changed)
+        self._routing.on_change.append(self._changed)
 
     def _share_buffer(self) -> None:
         share = self._buffer_bytes_max // (PAGES_AHEAD * max(1, len(self._cursors)))
@@ -160,12 +164,17 @@ class Reader:
 
     def _changed(self, topic: str) -> None:
         """Leaders or partitions are others now."""
-        if topic != self.topic or self._growing is not None:
+        if topic != self.topic:
             return
+        for cursor in self._cursors.values():
+            if cursor.retry is not None:  # who is to be asked may be another by now
+                cursor.retry.cancel()
+                self._ask_again(cursor, cursor.generation)
         route = self._routing.known(topic)
-        if route is None or route.incarnation != self._incarnation or route.partitions <= len(self._cursors):
+        if route is None or route.incarnation != self._incarnation or self._chosen is not None or self._until_end:
             return
-        self._growing = self._loop.create_task(self._grow(route.partitions))
+        if route.partitions > len(self._cursors) and self._growing is None:
+            self._growing = self._loop.create_task(self._grow(route.partitions))
 
     async def _grow(self, partitions: int) -> None:
         """Everything in a partition that was added is new here, unless the group has read in it already."""
@@ -334,7 +343,7 @@ class Reader:
                 if elsewhere and not cursor.failures:
                     pause_s = 0.0
                 cursor.failures = min(cursor.failures + 1, 10)
-                self._loop.call_later(pause_s, self._ask_again, cursor, generation)
+                cursor.retry = self._loop.call_later(pause_s, self._ask_again, cursor, generation)
                 return
             cursor.asking = False
             self._error = outcome
@@ -352,6 +361,7 @@ class Reader:
             self._waiter.set_result(None)
 
     def _ask_again(self, cursor: _Cursor, generation: int) -> None:
+        cursor.retry = None
         if not self._closed and generation == cursor.generation:
             cursor.asking = False
             self._ask(cursor)

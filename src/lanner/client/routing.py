@@ -146,6 +146,8 @@ class Routing:
         route = self._routes.get(topic)
         if not isinstance(node_id, str) or not node_id or route is None or partition >= len(route.leaders):
             return False
+        if error.details.get("partition", partition) != partition:
+            return False  # of several that were asked about, another one moved
         if asked is not None and asked.node_id == node_id:
             return False  # it names itself and does not lead: it is about to, or was
         if isinstance(address, str):

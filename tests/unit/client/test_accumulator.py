@@ -9,11 +9,12 @@ import pytest
 
 from lanner.batch import decode
 from lanner.client.accumulator import Accumulator, AllTogether
-from lanner.client.parcel import Identity, Parcel
+from lanner.client.parcel import Identity, Lane, Parcel
 from lanner.errors import (
     ConnectionLost,
     DeadlineExceeded,
     LannerError,
+    NotLeader,
     Overloaded,
     ProducerFenced,
     ProducerUnknown,
@@ -221,6 +222,42 @@ def test_a_retry_after_hint_is_kept() -> None:
     held.failed(parcel, Overloaded("busy", retry_after_ms=700), 100)
     assert take(held, 799) == []
     assert take(held, 800) == [parcel]
+
+
+def test_a_hint_saves_the_first_pause_and_no_other() -> None:
+    held = accumulator()
+    sealed(held, b"a")
+    (parcel,) = take(held)
+    held.failed(parcel, NotLeader(), 0, elsewhere=True)
+    assert take(held, 0) == [parcel]
+    held.failed(parcel, NotLeader(), 0, elsewhere=True)
+    assert take(held, 0) == []
+
+
+def test_without_numbers_only_what_was_refused_before_anything_was_done_is_repeated() -> None:
+    held = accumulator(idempotent=False)
+    for error, repeated in ((NotLeader(refused=True), True), (NotLeader(), False)):
+        sealed(held, b"a")
+        (parcel,) = take(held, 1_000)
+        fates = held.failed(parcel, error, 0)
+        assert (fates == []) is repeated
+        if repeated:
+            assert take(held, 1_000) == [parcel]
+            confirm(held, parcel)
+
+
+def test_lanes_without_room_are_held_up_alone() -> None:
+    class Room(AllTogether):
+        def left(self, lane: Lane) -> int:
+            return 0 if lane.priority == 9 else super().left(lane)
+
+    held = accumulator(timeout_ms=1_000)
+    urgent = add(held, b"a", priority=9)
+    add(held, b"b")
+    assert [parcel.values for parcel in held.take(0, Room(100)).parcels] == [[b"b"]]
+    assert held.is_held_up
+    assert held.next_due_ms(0) is None  # only an event, or a deadline, changes that
+    assert [fate.parcel for fate in held.expire(1_000)] == [urgent]
 
 
 def test_reconnecting_ends_the_backoff() -> None:

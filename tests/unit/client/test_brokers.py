@@ -213,11 +213,14 @@ async def test_a_hint_is_taken_without_asking(cluster: Any) -> None:
     await closed(brokers, routing)
 
 
-async def test_a_hint_that_names_who_was_asked_is_no_hint(cluster: Any) -> None:
+async def test_a_hint_that_names_who_was_asked_or_another_partition_is_no_hint(cluster: Any) -> None:
     brokers, routing = await opened(cluster.brokers["n1"].address)
     await routing.route("t")
     assert not routing.failed("t", 0, brokers.to("n1"), NotLeader(leader="n1", address="x"))
     assert not routing.failed("t", 0, brokers.to("n1"), NotLeader())
+    of_another = NotLeader(leader="n3", address=cluster.brokers["n3"].address, partition=1)
+    assert not routing.failed("t", 0, brokers.to("n1"), of_another)
+    assert routing.leader("t", 0) is brokers.to("n1")
     await closed(brokers, routing)
 
 
