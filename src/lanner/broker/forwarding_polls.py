@@ -210,10 +210,11 @@ class ForwardedPolls(ForwardedSettles):
 
     async def _take(self, topic: Topic, partitions: Sequence[int], taken: _Taken) -> LannerError | None:
         """Take what there is, the best first; the error that kept some partitions out of it, if any."""
-        await self._repeat(topic, taken)
+        missing = await self._repeat(topic, taken)
         places = self.placed(topic, partitions)
         unserved = places.pop("", None)
-        missing: LannerError | None = self._routes.not_leader(topic, unserved[0]) if unserved else None
+        if unserved:
+            missing = self._routes.not_leader(topic, unserved[0])
         wanted = taken.wanted
         repeating = taken.may_repeat
         if repeating:
@@ -222,38 +223,42 @@ class ForwardedPolls(ForwardedSettles):
             ranked = [(LANES - 1, node_id) for node_id in places]
         else:
             ranked = []
-            for node_id, lane in zip(places, await self._glances(places, wanted), strict=True):
-                if isinstance(lane, LannerError):
-                    missing = lane
-                elif lane >= wanted.min_priority:
+            for node_id, (lane, error) in zip(places, await self._glances(places, wanted), strict=True):
+                missing = error or missing
+                if lane >= wanted.min_priority:
                     ranked.append((lane, node_id))
         taken.promised = bool(ranked) and not repeating
+        left: list[int] = []  # what those have left that may not be asked twice
         for _ in range(_STEPS_MAX):
             if not ranked or taken.full:
                 break
             ranked.sort(reverse=True)
             _, node_id = ranked.pop(0)
-            floor = max(ranked[0][0], wanted.min_priority) if ranked and not repeating else wanted.min_priority
+            floor = wanted.min_priority if repeating else max([wanted.min_priority, *left, *(n for n, _ in ranked[:1])])
             try:
                 result = await self._poll_at(node_id, places[node_id], taken, floor)
             except UNANSWERED as error:
                 missing = error
                 continue
             taken.add(result)
-            if result.priority >= wanted.min_priority and result.batches and wanted.sequence < 0:
+            if wanted.sequence >= 0:
+                left.append(result.priority)
+            elif result.priority >= wanted.min_priority and result.batches:
                 ranked.append((result.priority, node_id))
-        taken.priority = -1 if repeating else max((lane for lane, _ in ranked), default=-1)
+        taken.priority = max([-1, *left, *(lane for lane, _ in ranked)])
         return missing
 
-    async def _glances(self, places: dict[str, list[int]], wanted: _Wanted) -> list[int | LannerError]:
-        async def glance(node_id: str, mine: list[int]) -> int | LannerError:
+    async def _glances(self, places: dict[str, list[int]], wanted: _Wanted) -> list[tuple[int, LannerError | None]]:
+        """The best lane of each broker, -1 for none; and what kept it from saying so."""
+
+        async def glance(node_id: str, mine: list[int]) -> tuple[int, LannerError | None]:
             try:
                 lane: int = await self.at(node_id, _GLANCE_MS).glance(
                     wanted.identity, wanted.topic, wanted.group, mine, 0, wanted.start
                 )
-                return lane
+                return lane, None
             except UNANSWERED as error:
-                return error
+                return -1, error
 
         return await self.together(glance(node_id, mine) for node_id, mine in places.items())
 
@@ -285,10 +290,11 @@ class ForwardedPolls(ForwardedSettles):
                 taken.unheard.append(_Unheard(asked.sequence, mine))
             raise
 
-    async def _repeat(self, topic: Topic, taken: _Taken) -> None:
+    async def _repeat(self, topic: Topic, taken: _Taken) -> LannerError | None:
         """Ask again for what was leased under a sequence whose answer was lost, at whoever leads there now."""
         unheard, taken.unheard = taken.unheard, []
         wanted = taken.wanted
+        missing: LannerError | None = None
         for sequence, partitions in unheard:
             member = wanted.member if sequence == wanted.sequence else self._member
             places = self.placed(topic, partitions)
@@ -297,14 +303,15 @@ class ForwardedPolls(ForwardedSettles):
                 taken.unheard.append(_Unheard(sequence, unserved))
             for node_id, mine in places.items():
                 if taken.full:
-                    return
+                    return missing
                 asked = wanted._replace(
                     member=member, sequence=sequence, max_messages=taken.messages_left, max_bytes=taken.bytes_left
                 )
                 try:
                     taken.add(await self._poll_once(node_id, mine, asked, taken))
-                except UNANSWERED:
-                    continue
+                except UNANSWERED as error:
+                    missing = error
+        return missing
 
     # ------------------------------------------------------------------ waiting
 
@@ -327,8 +334,8 @@ class ForwardedPolls(ForwardedSettles):
             unserved = places.pop("", None)
             missing: LannerError | None = self._routes.not_leader(found, unserved[0]) if unserved else None
             lanes = await self._glances(places, wanted)
-            best = max((lane for lane in lanes if isinstance(lane, int)), default=-1)
-            missing = next((lane for lane in lanes if isinstance(lane, LannerError)), missing)
+            best = max((lane for lane, _ in lanes), default=-1)
+            missing = next((error for _, error in lanes if error is not None), missing)
             if best >= 0 or self._service.draining or patience.is_over(missing):
                 return best
             await self._news(found, chosen, wanted, patience)

@@ -208,7 +208,7 @@ class ForwardedPublishes(Spreading):
                 at = self.at(leader, _ATTEMPT_MS)
                 return await at.publish(identity, topic.name, group.partition, data, topic.incarnation), slot
             except UNANSWERED as error:
-                in_the_dark = in_the_dark or bool(leader)
+                in_the_dark = in_the_dark or (bool(leader) and error.details.get("refused") is not True)
                 problem: LannerError = error
             except (ProducerUnknown, SequenceGap):
                 # Idle for so long that it was forgotten: begin again as somebody new. It was not stored.

@@ -39,7 +39,7 @@ class ForwardedSettles(Spreading):
         waiting = list(range(len(items)))
         backoff = Backoff(self._loop)
 
-        async def settle_at(node_id: str, mine: Sequence[int]) -> LannerError | None:
+        async def settle_at(node_id: str, mine: Sequence[int]) -> list[LannerError]:
             places = [place for place in waiting if items[place].partition in mine]
             call = getattr(self.at(node_id, backoff.left_ms), what)
             try:
@@ -47,10 +47,10 @@ class ForwardedSettles(Spreading):
             except UNANSWERED as error:
                 for place in places:
                     results[place] = SettleResult(error.code, 0)
-                return error
+                return [error]
             for place, answer in zip(places, answers, strict=True):
                 results[place] = answer
-            return None
+            return []
 
         while waiting:
             places = self.placed(found, dict.fromkeys(items[place].partition for place in waiting))
@@ -58,7 +58,7 @@ class ForwardedSettles(Spreading):
             errors = await self.together(settle_at(node_id, mine) for node_id, mine in places.items())
             waiting = [place for place in waiting if results[place].code in _UNANSWERED_CODES]
             if waiting:
-                error = next((one for one in errors if one is not None), None)
+                error = next((one for found_wrong in errors for one in found_wrong), None)
                 if unserved is not None or error is None:
                     error = self._routes.not_leader(found, items[waiting[0]].partition)
                 try:

@@ -54,18 +54,14 @@ class Routes:
         if replica is not None and replica.leads:
             return self._node.node_id
         leader = self._node.leader_of(set_id)
-        # A leader here that does not lead yet is about to; nobody is helped by being sent to where they are.
-        return "" if leader == self._node.node_id else leader
+        # A leader here that does not lead yet is about to; nobody is helped by being sent to where they are, or to
+        # one that has gone silent.
+        if leader == self._node.node_id or not self._node.peers.is_alive(leader):
+            return ""
+        return leader
 
     def all_led(self, set_ids: Iterable[int]) -> bool:
         return all(self.leader_of(set_id) for set_id in set_ids)
-
-    def by_leader(self, topic: Topic, partitions: Iterable[int]) -> dict[str, list[int]]:
-        """The partitions each broker serves; under the empty name those that nobody is known to serve."""
-        found: dict[str, list[int]] = {}
-        for partition in partitions:
-            found.setdefault(self.leader_of(topic.set_ids[partition]), []).append(partition)
-        return found
 
     def address_of(self, node_id: str) -> str:
         """HOST:PORT of a broker's native door; empty when it is not known."""
@@ -86,6 +82,8 @@ class Routes:
             "topic": topic.name,
             "partition": partition,
         }
+        if not what:
+            details["refused"] = True  # before anything was done: a caller may go elsewhere without fear of doubles
         place = f"{topic.name}/{partition}"
         if leader and leader != self._node.node_id:
             return NotLeader(what or f"broker {self.name_of(leader)} leads {place}; ask there", **details)

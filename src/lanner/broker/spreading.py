@@ -95,8 +95,6 @@ class Spreading:
         found: dict[str, list[int]] = {}
         for partition in partitions:
             leader = (hints.take(partition) if hints else "") or self._routes.leader_of(topic.set_ids[partition])
-            if leader and leader != self._node.node_id and not self._node.peers.is_alive(leader):
-                leader = ""
             found.setdefault(leader, []).append(partition)
         return found
 
@@ -112,7 +110,7 @@ class Spreading:
         """Know what the metadata's leader knew when this was called; go on with what is known if it does not answer."""
         self._service.check_serving()
         leader = self._routes.leader_of(METADATA_SET)
-        if leader in ("", self._node.node_id) or not self._node.peers.is_alive(leader):
+        if leader in ("", self._node.node_id):
             return
         try:
             index = await self.at(leader, _CATCH_UP_MS).applied_index()
@@ -181,11 +179,18 @@ class Spreading:
 
     async def together(self, calls: Iterable[Awaitable[Result]]) -> list[Result]:
         """All at once; the first failure is raised when all have ended."""
-        answers = await asyncio.gather(*calls, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+        async def attempt(call: Awaitable[Result]) -> tuple[Result, None] | tuple[None, Exception]:
+            try:
+                return await call, None
+            except Exception as error:  # told apart from an error that the call returns as its result
+                return None, error
+
+        outcomes = await asyncio.gather(*map(attempt, calls))
+        for _, error in outcomes:
+            if error is not None:
+                raise error
+        return [answer for answer, _ in outcomes]  # type: ignore[misc]
 
     # ------------------------------------------------------------------ what goes on without its caller
 

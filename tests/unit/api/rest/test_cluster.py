@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from lanner.errors import NotFoundError, NotLeader, TopicNotFound
-
-from .conftest import FakeService
+from tests.unit.api.rest.conftest import FakeService
 
 PLAN = {
     "id": 3,

@@ -1,0 +1,225 @@
+"""A flock whose brokers have services, and peers that call each other through the native table of calls.
+
+Everything is real but the sockets, the disks and the clock: twenty ticks pass in a moment. Calls between brokers can be
+lost on the way there (`refuse`), or on the way back, when they have taken effect (`lose`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from lanner.api.native.calls import CALLS, polled
+from lanner.broker.calls import Identity
+from lanner.broker.forwarding import Forwarder
+from lanner.broker.service import Service
+from lanner.broker.settings import BrokerSettings
+from lanner.errors import ConnectionLost, DeadlineExceeded, LannerError, NotLeader, from_wire
+from lanner.ledger import read_entry
+from lanner.wire.connection import Reply
+from lanner.wire.exchanges import EXCHANGES
+from lanner.wire.messages import Command, Control, Published
+from tests.unit.broker.flock import Broker, Flock
+
+PEER = Identity("anonymous", "native")
+BEAT_SECONDS = 0.002
+
+
+class Office:
+    """One broker's service, with as much of a node under it as it asks for."""
+
+    def __init__(self, offices: Offices, broker: Broker) -> None:
+        self.offices, self.broker = offices, broker
+        self.settings = BrokerSettings(data="nowhere", native="", http="")
+        self.failed: asyncio.Future[LannerError] = asyncio.get_running_loop().create_future()
+        self.storage_full = False
+        self.serving = self.available = True
+        self.peers = self
+        self.service = Service(self)  # type: ignore[arg-type]
+        self.called: list[tuple[str, Command]] = []
+
+    @property
+    def anywhere(self) -> Forwarder:
+        return self.service.anywhere
+
+    # ------------------------------------------------------------------ as a node
+
+    @property
+    def engine(self) -> Any:
+        return self.broker.engine
+
+    @property
+    def steward(self) -> Any:
+        return self.broker.steward
+
+    @property
+    def node_id(self) -> str:
+        return self.broker.node_id
+
+    @property
+    def name(self) -> str:
+        return self.broker.name
+
+    cluster_id = "cluster"
+
+    def now_ms(self) -> int:
+        return self.offices.flock.now_ms
+
+    def kick(self) -> None:
+        self.offices.kick()
+
+    async def in_reader(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        await asyncio.sleep(0)
+        return [read_entry(self.broker.files, self.engine.ledger.locate(*one)) for one in wanted]
+
+    def leader_of(self, set_id: int) -> str:
+        """As pulses would have it."""
+        leader = self.offices.flock.leader_of(set_id)
+        return "" if leader is None else leader.node_id
+
+    def address_of(self, node_id: str) -> tuple[str, int] | None:
+        return (node_id.removeprefix("node-"), 7400)
+
+    async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> Any:
+        leader = self.offices.flock.leader_of(0)
+        if leader is None:
+            raise DeadlineExceeded("nobody leads the metadata")
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        leader.engine.propose(0, command, told.set_result)
+        self.kick()
+        result = await told
+        if isinstance(result, LannerError):
+            raise result
+        return result
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                while not condition():
+                    await asyncio.sleep(BEAT_SECONDS)
+        except TimeoutError:
+            raise DeadlineExceeded() from None
+
+    # ------------------------------------------------------------------ as its peers
+
+    def is_alive(self, node_id: str) -> bool:
+        return bool(node_id) and self.offices.flock.is_alive(node_id, self.node_id)
+
+    async def call(
+        self,
+        node_id: str,
+        command: Command,
+        control: Control,
+        bulk: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_ms: int,
+    ) -> Reply:
+        """As over a link: everything goes as bytes, errors too."""
+        self.called.append((node_id, command))
+        other = self.offices.by_node[node_id]
+        if self.offices.refuse(node_id, command) or not other.broker.up:
+            raise ConnectionLost(f"the connection to {node_id} is closed")
+        exchange = EXCHANGES[command]
+        asked = msgspec.msgpack.decode(msgspec.msgpack.encode(control), type=exchange.request)
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                answered, parts = await _serve(other.service, command, asked, b"".join(bulk))
+        except TimeoutError:
+            raise DeadlineExceeded(f"{node_id} did not answer") from None
+        except LannerError as error:
+            raise from_wire(error.code, error.message, error.details) from None
+        if self.offices.lose(node_id, command) or not other.broker.up:
+            raise ConnectionLost(f"the connection to {node_id} ended before the answer came")
+        answered = msgspec.msgpack.decode(msgspec.msgpack.encode(answered), type=exchange.reply)
+        return Reply(0, command, answered, memoryview(b"".join(parts)))
+
+
+async def _serve(service: Service, command: Command, asked: Any, bulk: bytes) -> Any:
+    if command is Command.PUBLISH:
+        result = await service.publish(PEER, asked.topic, asked.partition, bulk, asked.incarnation)
+        return Published(result.base_offset, result.append_ms, result.count, result.duplicate), ()
+    if command is Command.POLL:
+        fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "settles"}
+        return polled(await service.poll(PEER, **fields))
+    return await CALLS[command](service, PEER, asked)
+
+
+class Offices:
+    """All of them, and the time that passes."""
+
+    def __init__(self, names: str) -> None:
+        self.flock = Flock(names)
+        self.refuse: Callable[[str, Command], bool] = lambda node_id, command: False
+        self.lose: Callable[[str, Command], bool] = lambda node_id, command: False
+        self.by_name = {name: Office(self, broker) for name, broker in self.flock.brokers.items()}
+        self.by_node = {office.node_id: office for office in self.by_name.values()}
+        self._kicked = False
+
+    def __getitem__(self, name: str) -> Office:
+        return self.by_name[name]
+
+    def kick(self) -> None:
+        if not self._kicked:
+            self._kicked = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._kicked = False
+        self.flock.settle()
+
+    async def beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            self.flock.pass_time()
+
+    # ------------------------------------------------------------------ who leads
+
+    def topic(self, name: str, partitions: int = 3, **settings: Any) -> tuple[int, ...]:
+        """A topic whose partitions are led on different brokers, as far as there are any."""
+        set_ids = self.flock.create_topic(name, partitions, min(3, len(self.by_name)), **settings)
+        self.flock.until(lambda: all(self.flock.is_home(set_id) for set_id in set_ids))
+        return set_ids
+
+    def leader(self, set_id: int) -> Office:
+        found = self.flock.leader_of(set_id)
+        assert found is not None
+        return self.by_name[found.name]
+
+    def stop(self, office: Office) -> None:
+        """Pull the plug: what it was doing is never heard of again."""
+        office.broker.stop()
+        for replica in office.engine.replicas.values():
+            replica.close(NotLeader("the broker is gone"))
+
+
+@asynccontextmanager
+async def opened(names: str = "abc") -> AsyncIterator[Offices]:
+    offices = Offices(names)
+    beating = asyncio.create_task(offices.beat())
+    try:
+        yield offices
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        for office in offices.by_name.values():
+            assert not office.anywhere._background, "something went on for ever"
+
+
+def only(*commands: Command, times: int = 1) -> Callable[[str, Command], bool]:
+    """The first few calls of these kinds."""
+    left = [times]
+
+    def matches(node_id: str, command: Command) -> bool:
+        if command in commands and left[0] > 0:
+            left[0] -= 1
+            return True
+        return False
+
+    return matches

@@ -1,0 +1,411 @@
+"""Any request on any broker: what is asked on one is served by whoever leads, and put together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lanner import batch
+from lanner.broker.calls import ANONYMOUS, NewMessage, SettleItem
+from lanner.broker.spreading import Backoff
+from lanner.errors import (
+    BadGateway,
+    GroupNotFound,
+    NotFoundError,
+    NotLeader,
+    PartitionNotFound,
+    ServiceUnavailable,
+    TopicExists,
+    TopicNotFound,
+    ValidationError,
+)
+from lanner.wire.messages import Command
+from tests.unit.broker.offices import Offices, only, opened
+
+ACK, REJECT = 1, 4
+
+
+async def fill(offices: Offices, count: int = 9, topic: str = "orders") -> None:
+    """Messages of every priority in every partition, published on one broker."""
+    messages = [NewMessage(b"%d" % number, priority=number % 10, partition=number % 3) for number in range(count)]
+    await offices["a"].anywhere.publish_messages(ANONYMOUS, topic, messages)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+async def test_every_broker_tells_the_same_of_a_topic(name: str) -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await fill(offices)
+        there = offices[name].anywhere
+        assert await there.topics(ANONYMOUS) == ["orders"]
+        told = await there.topic(ANONYMOUS, "orders")
+        assert [state.id for state in told.partitions] == [0, 1, 2]
+        assert [state.end_offset for state in told.partitions] == [3, 3, 3]
+        assert {state.leader for state in told.partitions} == {"node-a", "node-b", "node-c"}
+        incarnation, offsets = await there.offsets(ANONYMOUS, "orders")
+        assert incarnation == told.incarnation
+        assert [(item.partition, item.end_offset) for item in offsets] == [(0, 3), (1, 3), (2, 3)]
+        route = there.topic_route(ANONYMOUS, "orders")
+        assert [part.leader for part in route.partitions] == [state.leader for state in told.partitions]
+        assert all(set(part.replicas) == {"node-a", "node-b", "node-c"} for part in route.partitions)
+        assert [broker.name for broker in there.broker_routes(ANONYMOUS)] == ["a", "b", "c"]
+
+
+async def test_a_topic_is_made_changed_and_deleted_on_any_broker() -> None:
+    async with opened() as offices:
+        made = await offices["b"].anywhere.create_topic(ANONYMOUS, "orders", {"partitions": 3})
+        assert [state.end_offset for state in made.partitions] == [0, 0, 0]
+        with pytest.raises(TopicExists):
+            await offices["c"].anywhere.create_topic(ANONYMOUS, "orders", {})
+        changed = await offices["c"].anywhere.alter_topic(ANONYMOUS, "orders", {"partitions": 5, "lease_ms": 500})
+        assert len(changed.partitions) == 5 and changed.settings["lease_ms"] == 500
+        await offices["a"].anywhere.delete_topic(ANONYMOUS, "orders")
+        for office in offices.by_name.values():
+            with pytest.raises(TopicNotFound):
+                await office.anywhere.topic(ANONYMOUS, "orders")
+
+
+async def test_looking_for_an_unknown_topic_makes_none() -> None:
+    async with opened() as offices:
+        there = offices["a"].anywhere
+        calls: list[Any] = [
+            there.topic(ANONYMOUS, "nope"),
+            there.peek(ANONYMOUS, "nope", None, 0, 1),
+            there.offsets(ANONYMOUS, "nope"),
+            there.groups(ANONYMOUS, "nope"),
+            there.fetch(ANONYMOUS, "nope", 0, 0),
+            there.poll(ANONYMOUS, topic="nope", group="g", member="m"),
+            there.glance(ANONYMOUS, "nope", "g"),
+            there.settle(ANONYMOUS, "nope", "g", [SettleItem(0, 1, 0, 1, ACK)]),
+            there.publish_messages(ANONYMOUS, "nope", [NewMessage(b"x")]),
+            there.raft_status(ANONYMOUS, "nope", 0),
+            there.describe_partitions(ANONYMOUS, "nope"),
+        ]
+        for call in calls:
+            with pytest.raises(TopicNotFound):
+                await call
+        assert await there.topics(ANONYMOUS) == []
+
+
+async def test_a_topic_made_a_moment_ago_elsewhere_is_found() -> None:
+    """The metadata's followers hear of a commit a little after its leader; nobody is told 'not found' meanwhile."""
+    async with opened() as offices:
+        leader = offices.leader(0)
+        follower = next(office for office in offices.by_name.values() if office is not leader)
+        offices.flock.cut.add(follower.node_id)
+        made = asyncio.create_task(leader.service.make_topic(ANONYMOUS, "orders", {"partitions": 1, "replication": 1}))
+        await asyncio.sleep(0.05)
+        offices.flock.cut.clear()
+        assert "orders" not in follower.engine.cluster.topics
+        await follower.anywhere.look_up(["orders"])
+        assert "orders" in follower.engine.cluster.topics
+        await made
+
+
+async def test_a_partition_that_is_not_led_here_is_refused_with_a_hint() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders")
+        leader = offices.leader(set_ids[1])
+        other = next(office for office in offices.by_name.values() if office is not leader)
+        with pytest.raises(NotLeader) as refusal:
+            other.service.publish(ANONYMOUS, "orders", 1, batch.encode([b"x"]))
+        assert refusal.value.details == {
+            "leader": leader.node_id,
+            "address": f"{leader.name}:7400",
+            "topic": "orders",
+            "partition": 1,
+            "refused": True,
+        }
+        for call in (
+            other.service.fetch(ANONYMOUS, "orders", 1, 0),
+            other.service.poll(ANONYMOUS, topic="orders", group="g", member="m", partitions=[1]),
+            other.service.glance(ANONYMOUS, "orders", "g", [1]),
+            other.service.commit(ANONYMOUS, "orders", "g", {1: 0}),
+            other.service.offsets(ANONYMOUS, "orders"),
+        ):
+            with pytest.raises(NotLeader, match="leads orders/"):
+                await call
+
+
+async def test_while_nobody_leads_a_partition_its_caller_is_told_to_come_back() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader = offices.leader(set_id)
+        offices.stop(leader)
+        other = next(office for office in offices.by_name.values() if office is not leader)
+        with pytest.raises(NotLeader) as refusal:
+            other.service.publish(ANONYMOUS, "orders", 0, batch.encode([b"x"]))
+        assert refusal.value.details["leader"] == "" and refusal.value.retry_after_ms
+
+
+async def test_settles_of_partitions_led_elsewhere_say_so_one_by_one_and_the_others_take_effect() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders")
+        await fill(offices)
+        there = offices.leader(set_ids[0])
+        found = await there.anywhere.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=100)
+        items = [
+            SettleItem(item.partition, item.token, part.first_offset, part.count, ACK)
+            for item in found.batches
+            for part in item.ranges
+        ]
+        results = await there.service.settle(ANONYMOUS, "orders", "g", items)
+        for item, result in zip(items, results, strict=True):
+            assert result.code == (0 if item.partition == 0 else NotLeader.code)
+        again = await offices["a"].anywhere.settle(ANONYMOUS, "orders", "g", items)
+        assert [result.code == 0 for result in again] == [item.partition != 0 for item in items]
+
+
+async def test_settles_go_to_the_leaders_and_wait_for_one_that_is_away() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await fill(offices)
+        there = offices["b"].anywhere
+        found = await there.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=100)
+        items = [
+            SettleItem(item.partition, item.token, part.first_offset, part.count, ACK)
+            for item in found.batches
+            for part in item.ranges
+        ]
+        offices.refuse = only(Command.SETTLE, times=3)
+        results = await there.settle(ANONYMOUS, "orders", "g", items)
+        assert [result.code for result in results] == [0] * len(items)
+        group = await there.group(ANONYMOUS, "orders", "g")
+        assert sum(state.lag for state in group.partitions) == 0
+
+
+async def test_streams_are_read_and_committed_through_any_broker() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await fill(offices)
+        for office in offices.by_name.values():
+            fetched = [await office.anywhere.fetch(ANONYMOUS, "orders", partition, 0) for partition in range(3)]
+            values = [value for one in fetched for item in one.batches for value in batch.decode(item.data).values()]
+            assert sorted(values) == sorted(b"%d" % number for number in range(9))
+        await offices["c"].anywhere.commit(ANONYMOUS, "orders", "readers", {0: 1, 1: 2, 2: 3})
+        for office in offices.by_name.values():
+            assert await office.anywhere.committed(ANONYMOUS, "orders", "readers") == {0: 1, 1: 2, 2: 3}
+            assert await office.anywhere.groups(ANONYMOUS, "orders") == ["readers"]
+
+
+async def test_a_fetch_waits_at_the_leader_until_something_comes() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        waiting = [
+            asyncio.create_task(offices[name].anywhere.fetch(ANONYMOUS, "orders", 0, 0, wait_ms=20_000))
+            for name in "abc"
+        ]
+        await asyncio.sleep(0.05)
+        await fill(offices, 1)
+        for fetched in await asyncio.gather(*waiting):
+            assert fetched.end_offset == 1 and len(fetched.batches) == 1
+
+
+async def test_a_look_shows_the_most_urgent_of_all_brokers_first() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await fill(offices, 30)
+        for office in offices.by_name.values():
+            seen = await office.anywhere.peek(ANONYMOUS, "orders", None, 0, 7)
+            assert [message.priority for message in seen] == [9, 9, 9, 8, 8, 8, 7]
+            assert [message.partition for message in seen] == [0, 1, 2, 0, 1, 2, 0]
+        only_one = await offices["a"].anywhere.peek(ANONYMOUS, "orders", [2], 0, 100)
+        assert {message.partition for message in only_one} == {2} and len(only_one) == 10
+
+
+async def test_groups_are_described_moved_and_dropped_on_every_broker_at_once() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await fill(offices)
+        there = offices["c"].anywhere
+        with pytest.raises(GroupNotFound):
+            await there.group(ANONYMOUS, "orders", "g")
+        await there.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=100, auto_ack=True)
+        for office in offices.by_name.values():
+            told = await office.anywhere.group(ANONYMOUS, "orders", "g")
+            assert [state.partition for state in told.partitions] == [0, 1, 2]
+            assert sum(state.lag for state in told.partitions) == 0 and told.kind == "queue"
+        await offices["a"].anywhere.seek(ANONYMOUS, "orders", "g", to="earliest")
+        await offices["b"].anywhere.seek(ANONYMOUS, "orders", "g", offsets={0: 3, 1: 2})
+        lags = [state.lag for state in (await there.group(ANONYMOUS, "orders", "g")).partitions]
+        assert lags == [0, 1, 3]
+        with pytest.raises(ValidationError):
+            await there.seek(ANONYMOUS, "orders", "g", to="latest", time_ms=1)
+        await there.drop_group(ANONYMOUS, "orders", "g")
+        assert await offices["a"].anywhere.groups(ANONYMOUS, "orders") == []
+        with pytest.raises(GroupNotFound):
+            await there.drop_group(ANONYMOUS, "orders", "g")
+
+
+async def test_a_group_whose_drop_was_not_answered_is_dropped_all_the_same() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        await offices["a"].anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x")])
+        leader = offices.leader(set_id)
+        there = next(office for office in offices.by_name.values() if office is not leader).anywhere
+        await there.poll(ANONYMOUS, topic="orders", group="g", member="m", auto_ack=True)
+        offices.lose = only(Command.DROP_GROUP)
+        await there.drop_group(ANONYMOUS, "orders", "g")
+        assert await there.groups(ANONYMOUS, "orders") == []
+
+
+async def test_dead_letters_of_all_brokers_are_listed_redriven_and_discarded() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await fill(offices)
+        there = offices["b"].anywhere
+        found = await there.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=100)
+        items = [
+            SettleItem(item.partition, item.token, part.first_offset, part.count, REJECT, reason="bad")
+            for item in found.batches
+            for part in item.ranges
+        ]
+        await there.settle(ANONYMOUS, "orders", "g", items)
+        for office in offices.by_name.values():
+            dead = await office.anywhere.dead_letters(ANONYMOUS, "orders", "g", None, 0, 4)
+            assert dead.total == 9
+            assert [(letter.partition, letter.offset) for letter in dead.letters] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+            assert batch.decode(dead.letters[0].data).values() == [b"0"]
+        assert await offices["c"].anywhere.discard(ANONYMOUS, "orders", "g", [1], [0, 2]) == 2
+        assert await offices["a"].anywhere.redrive(ANONYMOUS, "orders", "g", None, None) == 7
+        with pytest.raises(ValidationError):
+            await there.redrive(ANONYMOUS, "orders", "g", None, [1])
+
+
+async def test_what_is_wrong_is_told_at_once_and_not_asked_again() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        there = offices["a"].anywhere
+        with pytest.raises(PartitionNotFound):
+            await there.fetch(ANONYMOUS, "orders", 3, 0)
+        with pytest.raises(PartitionNotFound):
+            await there.settle(ANONYMOUS, "orders", "g", [SettleItem(9, 1, 0, 1, ACK)])
+        with pytest.raises(ValidationError):
+            await there.peek(ANONYMOUS, "orders", None, -1, 1)
+        with pytest.raises(NotFoundError, match="there are a, b, c"):
+            await there.change_cluster(ANONYMOUS, "drain", broker="nobody")
+        with pytest.raises(ValidationError, match="drain, undrain"):
+            await there.change_cluster(ANONYMOUS, "destroy")
+
+
+async def test_an_error_says_which_broker_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff.__init__, "__defaults__", (300,))
+    async with opened() as offices:
+        set_ids = offices.topic("orders")
+        offices.refuse = lambda node_id, command: node_id == "node-b"
+        away = next(partition for partition in range(3) if offices.leader(set_ids[partition]).name == "b")
+        with pytest.raises(BadGateway, match="broker b did not answer") as refusal:
+            await offices["a"].anywhere.offsets(ANONYMOUS, "orders")
+        assert refusal.value.details["node_id"] == "node-b"
+        assert (await offices["a"].anywhere.offsets(ANONYMOUS, "orders", -1, [(away + 1) % 3]))[1]
+
+
+async def test_a_call_follows_the_hint_of_whoever_no_longer_leads() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders", 1)
+        leader = offices.leader(set_ids[0])
+        first, second = (office for office in offices.by_name.values() if office is not leader)
+        first.leader_of = lambda set_id: second.node_id  # type: ignore[method-assign]
+        await first.anywhere.offsets(ANONYMOUS, "orders")
+        asked = [node_id for node_id, command in first.called if command is Command.OFFSETS]
+        assert asked == [second.node_id, leader.node_id]
+
+
+async def test_brokers_that_name_each_other_are_not_asked_in_a_circle() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders", 1)
+        leader = offices.leader(set_ids[0])
+        first, second = (office for office in offices.by_name.values() if office is not leader)
+        for office in (first, second):
+            office.leader_of = lambda set_id: second.node_id  # type: ignore[method-assign]
+        second.leader_of = lambda set_id: first.node_id  # type: ignore[method-assign]
+        asking = asyncio.create_task(first.anywhere.offsets(ANONYMOUS, "orders"))
+        await asyncio.sleep(0.3)
+        asked = [node_id for node_id, command in first.called if command is Command.OFFSETS]
+        assert 2 <= len(asked) <= 12
+        del first.leader_of, second.leader_of
+        await asking
+
+
+async def test_a_call_waits_for_a_new_leader_and_then_succeeds() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders", 1)
+        leader = offices.leader(set_ids[0])
+        await offices["a"].anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x")])
+        offices.stop(leader)
+        there = next(office for office in offices.by_name.values() if office.broker.up)
+        _, offsets = await there.anywhere.offsets(ANONYMOUS, "orders")
+        assert offsets[0].end_offset == 1
+
+
+async def test_raft_stats_are_those_of_the_leader_on_every_broker() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders", 1)
+        leader = offices.leader(set_ids[0])
+        told = [await office.anywhere.raft_status(ANONYMOUS, "orders", 0) for office in offices.by_name.values()]
+        assert all(status == told[0] for status in told)
+        assert told[0]["state"] == "leader" and told[0]["broker"] == told[0]["leader_broker"] == leader.name
+        assert set(told[0]["replicas"]) == {"a", "b", "c"}
+        other = next(office for office in offices.by_name.values() if office is not leader)
+        named = await leader.anywhere.raft_status(ANONYMOUS, "orders", 0, other.name)
+        assert named["state"] == "follower" and named["broker"] == other.name
+
+
+async def test_the_cluster_is_described_alike_and_lags_come_from_the_leaders() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        for office in offices.by_name.values():
+            told = await office.anywhere.describe_cluster(ANONYMOUS)
+            assert [(row.name, row.alive, row.leads, row.replicas) for row in told.brokers] == [
+                (name, True, 1, 3) for name in "abc"
+            ]
+            assert (told.topics, told.partitions, told.replicas, told.replicas_missing) == (1, 3, 9, 0)
+            assert told.metadata_leader == offices.leader(0).node_id
+            rows = await office.anywhere.describe_partitions(ANONYMOUS, "orders")
+            for row in rows:
+                assert [replica.leads for replica in row.replicas].count(True) == 1
+                lags = [replica.lag for replica in row.replicas if not replica.leads]
+                assert lags == [0, 0], row
+
+
+async def test_leadership_is_transferred_and_a_broker_drained_from_any_broker() -> None:
+    async with opened("abcd") as offices:
+        set_ids = offices.topic("orders", 1)
+        leader = offices.leader(set_ids[0])
+        route = leader.anywhere.topic_route(ANONYMOUS, "orders").partitions[0]
+        target = next(node_id for node_id in route.replicas if node_id != leader.node_id)
+        name = target.removeprefix("node-")
+        assert (
+            await offices["d"].anywhere.change_cluster(ANONYMOUS, "transfer", topic="orders", partition=0, target=name)
+            is None
+        )
+        async with asyncio.timeout(20):
+            while offices.leader(set_ids[0]).node_id != target:
+                await asyncio.sleep(0.01)
+        plan = await offices["a"].anywhere.change_cluster(ANONYMOUS, "drain", broker=name)
+        assert plan is not None and plan.kind == "drain" and plan.node_id == target
+        async with asyncio.timeout(20):
+            while target in offices["a"].anywhere.topic_route(ANONYMOUS, "orders").partitions[0].replicas:
+                await asyncio.sleep(0.01)
+        await offices["a"].anywhere.change_cluster(ANONYMOUS, "undrain", broker=name)
+        told = await offices["c"].anywhere.describe_cluster(ANONYMOUS)
+        assert next(row.state for row in told.brokers if row.name == name) == "active"
+
+
+async def test_a_broker_that_is_starting_or_draining_says_so() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        there = offices["a"]
+        there.service.drain()
+        with pytest.raises(ServiceUnavailable):
+            await there.anywhere.topic(ANONYMOUS, "orders")
+        late = offices["b"]
+        late.service._serving = late.serving = late.available = False
+        for call in (late.anywhere.topics(ANONYMOUS), late.anywhere.peek(ANONYMOUS, "orders", None, 0, 1)):
+            with pytest.raises(ServiceUnavailable):
+                await call
+        assert not late.service.ready
+        late.serving = late.available = True
+        assert late.service.ready and await late.anywhere.topics(ANONYMOUS) == ["orders"]

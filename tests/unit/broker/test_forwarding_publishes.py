@@ -1,0 +1,322 @@
+"""What callers without a producer publish: on any broker, once, in order, whatever gets lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lanner import limits
+from lanner.broker import forwarding_publishes, spreading
+from lanner.broker.calls import ANONYMOUS, NewMessage, Stored
+from lanner.broker.forwarding_publishes import DoorProducers
+from lanner.errors import (
+    BadGateway,
+    LannerError,
+    MessageTooLarge,
+    NotLeader,
+    Overloaded,
+    PartitionNotFound,
+    ProducerUnknown,
+    TopicFull,
+)
+from lanner.wire.messages import Command
+from tests.unit.broker.offices import Office, Offices, only, opened
+
+
+async def values(office: Office, topic: str = "orders") -> dict[int, list[bytes]]:
+    """Everything that is stored, by partition, in offset order."""
+    found: dict[int, list[bytes]] = {}
+    for message in await office.anywhere.peek(ANONYMOUS, topic, None, 0, limits.LIST_ITEMS_MAX):
+        found.setdefault(message.partition, []).append(message.value)
+    return found
+
+
+async def publish(office: Office, *texts: bytes, **fields: Any) -> list[Stored]:
+    return await office.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(text, **fields) for text in texts])
+
+
+def stranger(offices: Offices, set_id: int) -> Office:
+    """A broker that does not lead the set."""
+    leader = offices.leader(set_id)
+    return next(office for office in offices.by_name.values() if office is not leader and office.broker.up)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+async def test_messages_go_to_their_partitions_from_any_broker(name: str) -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        messages = [NewMessage(b"%d" % number, partition=number % 3, priority=number % 10) for number in range(30)]
+        stored = await offices[name].anywhere.publish_messages(ANONYMOUS, "orders", messages)
+        assert [place.partition for place in stored] == [number % 3 for number in range(30)]
+        assert len({(place.partition, place.offset) for place in stored}) == 30
+        assert not any(place.duplicate for place in stored)
+        assert sorted(value for found in (await values(offices["a"])).values() for value in found) == sorted(
+            b"%d" % number for number in range(30)
+        )
+
+
+async def test_a_publish_whose_answer_was_lost_is_stored_once_and_answered_with_its_first_offset() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        offices.lose = only(Command.PUBLISH, times=3)
+        (stored,) = await publish(office, b"once")
+        assert (stored.offset, stored.duplicate) == (0, False), "its caller did not repeat anything"
+        (behind,) = await publish(office, b"twice")
+        assert behind.offset == 1
+        assert await values(office) == {0: [b"once", b"twice"]}
+
+
+async def test_a_publish_survives_the_death_of_its_leader_without_a_double() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader, office = offices.leader(set_id), stranger(offices, set_id)
+
+        def die(node_id: str, command: Command) -> bool:
+            if command is Command.PUBLISH and leader.broker.up:
+                offices.flock.settle()  # it is on a majority, and acknowledged; only the answer is gone
+                offices.stop(leader)
+            return not leader.broker.up and node_id == leader.node_id
+
+        offices.lose = die
+        stored = await asyncio.gather(*(publish(office, b"%d" % number) for number in range(20)))
+        assert not leader.broker.up
+        kept = (await values(office))[0]
+        assert sorted(kept) == sorted(b"%d" % number for number in range(20))
+        for number, (place,) in enumerate(stored):
+            assert kept[place.offset] == b"%d" % number
+
+
+async def test_a_publish_here_goes_to_the_next_leader_when_leadership_moves() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader, other = offices.leader(set_id), stranger(offices, set_id)
+        stop = asyncio.Event()
+        sent: list[tuple[bytes, Stored]] = []
+
+        async def keep_publishing(worker: int) -> None:
+            number = 0
+            while not stop.is_set():
+                text = b"%d-%d" % (worker, number)
+                (place,) = await publish(leader, text)
+                sent.append((text, place))
+                number += 1
+
+        working = [asyncio.create_task(keep_publishing(worker)) for worker in range(4)]
+        for target in (other.name, leader.name):
+            await other.anywhere.change_cluster(ANONYMOUS, "transfer", topic="orders", partition=0, target=target)
+            async with asyncio.timeout(20):
+                while offices.flock.leader_of(set_id) is not offices[target].broker:
+                    await asyncio.sleep(0.005)
+        stop.set()
+        await asyncio.gather(*working)
+        (_, offsets) = await other.anywhere.offsets(ANONYMOUS, "orders")
+        assert offsets[0].end_offset == len(sent), "each once"
+        assert len({place.offset for _, place in sent}) == len(sent)
+
+
+async def test_an_idempotency_key_is_told_from_a_retry_of_the_door() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        offices.lose = only(Command.PUBLISH)
+        await publish(office, b"x", dedup_id=b"key")
+        (again,) = await publish(offices.leader(set_id), b"x", dedup_id=b"key")
+        assert (again.offset, again.duplicate) == (0, True)
+        assert await values(office) == {0: [b"x"]}
+
+
+async def test_parts_of_one_call_that_belong_behind_each_other_keep_their_order() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        offices.lose = only(Command.PUBLISH, times=2)
+        offices.refuse = only(Command.PUBLISH, times=1)
+        large = [bytes([number]) * 900_000 for number in range(6)]
+        stored = await publish(office, *large)
+        assert [place.offset for place in stored] == list(range(6))
+
+
+async def test_a_refusal_is_told_at_once_and_leaves_no_gap() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1, max_bytes=100_000)
+        office = stranger(offices, set_id)
+        await publish(office, b"x" * 90_000)
+        with pytest.raises(TopicFull):
+            await publish(office, b"y" * 90_000)
+        (stored,) = await publish(office, b"small")
+        assert stored.offset == 1
+        with pytest.raises(MessageTooLarge):
+            await publish(office, b"z" * (limits.MESSAGE_BYTES_MAX + 1))
+        with pytest.raises(PartitionNotFound):
+            await publish(office, b"z", partition=7)
+
+
+async def test_when_the_outcome_stays_unknown_its_sequence_is_never_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader, office = offices.leader(set_id), stranger(offices, set_id)
+        await publish(office, b"first")
+        shorten(monkeypatch, 150)
+        offices.lose = lambda node_id, command: command is Command.PUBLISH
+        with pytest.raises(BadGateway, match=f"broker {leader.name} did not answer"):
+            await publish(office, b"in the dark")
+        offices.lose = lambda node_id, command: False
+        await publish(office, b"last")
+        assert await values(office) == {0: [b"first", b"in the dark", b"last"]}
+
+
+async def test_when_nobody_ever_led_nothing_is_in_the_dark(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        await publish(office, b"first")
+        shorten(monkeypatch, 100)
+        slots = list(office.anywhere._producers._lanes[set_id, 4].free)
+        office.leader_of = lambda set_id: ""  # type: ignore[method-assign]
+        with pytest.raises(NotLeader):
+            await publish(office, b"nowhere")
+        assert office.anywhere._producers._lanes[set_id, 4].free == slots
+        del office.leader_of
+        await publish(office, b"last")
+        assert await values(office) == {0: [b"first", b"last"]}
+
+
+async def test_a_producer_that_was_forgotten_begins_again_as_another() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        await publish(office, b"first")
+        forgotten = office.anywhere._producers._lanes[set_id, 4].free[0].producer_id
+        leader = offices.leader(set_id).service
+        publish_there = leader.publish
+        refused: list[int] = []
+
+        def publish_after_a_week(identity: Any, topic: str, partition: int, data: bytes, incarnation: int = 0) -> Any:
+            if not refused:
+                refused.append(1)
+                raise ProducerUnknown(producer_id=forgotten)
+            return publish_there(identity, topic, partition, data, incarnation)
+
+        leader.publish = publish_after_a_week  # type: ignore[method-assign]
+        (stored,) = await publish(office, b"second")
+        assert stored.offset == 1
+        (slot,) = office.anywhere._producers._lanes[set_id, 4].free
+        assert slot.producer_id != forgotten and slot.sequence == 1
+
+
+async def test_once_something_is_in_the_dark_a_full_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        leader = offices.leader(set_id).service
+        publish_there, problems = leader.publish, [Overloaded(retry_after_ms=10), Overloaded(retry_after_ms=10)]
+
+        def publish_when_there_is_room(*given: Any) -> Any:
+            if offices.lost and problems:  # type: ignore[attr-defined]
+                raise problems.pop()
+            return publish_there(*given)
+
+        def lose(node_id: str, command: Command) -> bool:
+            lost = command is Command.PUBLISH and not offices.lost  # type: ignore[attr-defined]
+            offices.lost = offices.lost or lost  # type: ignore[attr-defined]
+            return lost
+
+        offices.lost = False  # type: ignore[attr-defined]
+        offices.lose = lose
+        leader.publish = publish_when_there_is_room  # type: ignore[method-assign]
+        (stored,) = await publish(office, b"x")
+        assert stored.offset == 0 and not problems
+        offices.lost = True  # type: ignore[attr-defined]
+        problems.append(Overloaded(retry_after_ms=10))
+        with pytest.raises(Overloaded):
+            await publish(office, b"y")
+
+
+async def test_a_caller_who_gives_up_leaves_a_slot_that_nobody_uses() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        office = stranger(offices, set_id)
+        await publish(office, b"first")
+        offices.refuse = lambda node_id, command: command is Command.PUBLISH
+        publishing = asyncio.create_task(publish(office, b"given up"))
+        await asyncio.sleep(0.05)
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
+        lane = office.anywhere._producers._lanes[set_id, 4]
+        assert (lane.free, lane.under_way) == ([], 0)
+        offices.refuse = lambda node_id, command: False
+        await publish(office, b"last")
+        assert await values(office) == {0: [b"first", b"last"]}
+
+
+# ------------------------------------------------------------------ slots
+
+
+class Ids:
+    """Hands out producer ids."""
+
+    def __init__(self) -> None:
+        self.handed_out = 100
+
+    async def open_producer(self, identity: Any) -> tuple[int, int]:
+        await asyncio.sleep(0)
+        self.handed_out += 1
+        return self.handed_out, 0
+
+
+async def test_slots_are_used_again_and_few_producers_are_enough() -> None:
+    ids = Ids()
+    producers = DoorProducers(ids)
+    for lane in (0, 9):
+        slots = await asyncio.gather(*(producers.take(ANONYMOUS, 1, lane) for _ in range(5)))
+        assert len({slot.producer_id for slot in slots}) == 5
+        for slot in slots:
+            producers.give_back(1, lane, slot)
+    assert ids.handed_out == 105, "each lane counts for itself, so the ids serve them all"
+
+
+async def test_one_who_waits_for_a_slot_gets_the_next_and_a_cancelled_one_passes_its_turn_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding_publishes, "SLOTS_MAX", 1)
+    producers = DoorProducers(Ids())
+    slot = await producers.take(ANONYMOUS, 1, 4)
+    first, second, third = (asyncio.create_task(producers.take(ANONYMOUS, 1, 4)) for _ in range(3))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    producers.give_back(1, 4, slot)
+    second.cancel()  # it was its turn
+    assert await asyncio.wait_for(third, 1) is slot
+    await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_lanes_of_deleted_topics_are_forgotten_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding_publishes, "_LANES_KNOWN_MAX", 2)
+    producers = DoorProducers(Ids())
+    for set_id in (1, 2, 3):
+        producers.give_back(set_id, 4, await producers.take(ANONYMOUS, set_id, 4))
+    await producers.take(ANONYMOUS, 4, 4)  # under way
+    producers.prune({1})
+    assert set(producers._lanes) == {(1, 4), (4, 4)}
+
+
+async def test_a_slot_that_could_not_be_made_is_nobodys() -> None:
+    class Nobody:
+        async def open_producer(self, identity: Any) -> tuple[int, int]:
+            raise NotLeader()
+
+    producers = DoorProducers(Nobody())
+    with pytest.raises(LannerError):
+        await producers.take(ANONYMOUS, 1, 4)
+    assert producers._lanes[1, 4].under_way == 0
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch, deadline_ms: int) -> None:
+    """Calls give up sooner."""
+    monkeypatch.setattr(spreading.Backoff.__init__, "__defaults__", (deadline_ms,))
