@@ -26,20 +26,26 @@ class LeaderClock:
         self._own_ms = own_ms
         self._steady_ms = own_ms if steady_ms is None else steady_ms
         self._others: dict[str, int] = {}  # node id → what its clock shows when the steady clock shows 0
+        self._latest_ms: int | None = None  # what the own clock may show when the steady clock shows 0
 
     def observe(self, node_id: str, their_ms: int) -> None:
         """That broker says what time it is. On the way its word has aged a little, which only makes it more careful."""
         if node_id in self._others or len(self._others) < limits.BROKERS_MAX:
             self._others[node_id] = their_ms - self._steady_ms()
+            self._bound()
 
     def forget(self, node_id: str) -> None:
         """That broker is no longer heard."""
         self._others.pop(node_id, None)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Where the median ends, however far ahead the own clock is; below that, the own clock is believed anyway."""
+        others = sorted(self._others.values())
+        self._latest_ms = others[len(others) // 2] + AHEAD_MS_MAX if others else None
 
     def now_ms(self) -> int:
         own_ms = self._own_ms()
-        if not self._others:
+        if self._latest_ms is None:
             return own_ms
-        steady_ms = self._steady_ms()
-        clocks = sorted([own_ms, *[shown + steady_ms for shown in self._others.values()]])
-        return min(own_ms, clocks[(len(clocks) - 1) // 2] + AHEAD_MS_MAX)
+        return min(own_ms, self._latest_ms + self._steady_ms())

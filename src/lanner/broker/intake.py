@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lanner.peers")
 
+_RAFT, _PULSE = Command.RAFT, Command.PULSE
 PROPOSE_TIMEOUT_MS: Final = 10_000
 REPLICA_TIMEOUT_MS: Final = 3_000
 
@@ -96,9 +97,9 @@ class Intake:
         if not self._node.cluster_id or peer.cluster_id != self._node.cluster_id:
             return  # one of the two does not belong to the cluster yet, and will connect again when it does
         command = request.command
-        if command is Command.RAFT:
+        if command is _RAFT:
             self._take_raft(peer.node_id, request.control, request.bulk)
-        elif command is Command.PULSE:
+        elif command is _PULSE:
             self._node.heard(peer.node_id, request.control)
         else:
             self._take_snapshot(peer.node_id, request.bulk)

@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
 _PUBLISH: Final = Command.PUBLISH
 _BETWEEN_BROKERS: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.PEER_INFO, Command.PROPOSE})
-_UNANSWERED: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT})
+_RAFT, _PULSE, _SNAPSHOT = Command.RAFT, Command.PULSE, Command.SNAPSHOT
 # These may wait; without a client there is nobody to wait for.
 _LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE})
 
@@ -168,9 +168,9 @@ class _Session:
         )
 
     def handle(self, request: Request) -> None:
-        if request.command in _UNANSWERED:
-            self._take(request)
-        elif self._backlog or self._inflight >= self._door.inflight_max or not self._has_room(request):
+        if self._peer is not None and self._take(request):
+            return
+        if self._backlog or self._inflight >= self._door.inflight_max or not self._has_room(request):
             self._backlog.append(request)
             self._link.pause_reading(Pause.WORK_IN_HAND)
         else:
@@ -208,11 +208,14 @@ class _Session:
         elif command is Command.PING:
             self._link.reply(request, _EMPTY)
         else:
-            self._inflight += 1
             if command in _BETWEEN_BROKERS:
-                work = self._answer_peer(request)
+                if self._peer is None or self._intake is None:
+                    self._refuse_stranger(request)
+                    return
+                work = self._answer_peer(self._peer, self._intake, request)
             else:
                 work = self._begin_poll(request) if command is Command.POLL else self._call(request)
+            self._inflight += 1
             task = self._loop.create_task(work)
             self._running[task] = request
             task.add_done_callback(self._ended)
@@ -256,23 +259,28 @@ class _Session:
 
     # ------------------------------------------------------------------ other brokers
 
-    def _take(self, request: Request) -> None:
-        """What nobody waits for an answer to. Whoever says something impossible is hung up on."""
-        if self._peer is None or self._intake is None:
-            self._link.end(ProtocolError(f"{request.command.name} is for brokers: they say in HELLO who they are"))
-            return
+    def _take(self, request: Request) -> bool:
+        """What another broker wants no answer to; False: it does. Who says something impossible is hung up on."""
+        command = request.command
+        if command is not _RAFT and command is not _PULSE and command is not _SNAPSHOT:
+            return False
+        assert self._peer is not None and self._intake is not None, "greeted as another broker"
         try:
             self._intake.take(self._peer, request)
         except Exception as problem:
             self._link.end(_unexpected(request, problem))
+        return True
 
-    async def _answer_peer(self, request: Request) -> None:
+    async def _answer_peer(self, peer: PeerHello, intake: Intake, request: Request) -> None:
         try:
-            if self._peer is None or self._intake is None:
-                raise ProtocolError(f"{request.command.name} is for brokers: they say in HELLO who they are")
-            self._link.reply(request, await self._intake.answer(self._peer, request))
+            self._link.reply(request, await intake.answer(peer, request))
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
+
+    def _refuse_stranger(self, request: Request) -> None:
+        error = ProtocolError(f"{request.command.name} is for brokers: they say in HELLO who they are")
+        if not self._link.fail(request, error):
+            self._link.end(error)  # nobody waits for an answer to it
 
     # ------------------------------------------------------------------ PUBLISH
 
