@@ -56,6 +56,8 @@ def status(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
 
 def _missing(found: ClusterDescription) -> Any:
     dead = [broker.name for broker in found.brokers if not broker.alive]
+    if found.replicas_missing and any(plan.state == "running" and plan.moves_running for plan in found.plans):
+        return coloured(f"{found.replicas_missing} replicas, some of which are being made now", "yellow")
     if found.replicas_missing:
         return coloured(
             f"{found.replicas_missing} replicas; if there are brokers for them, `lanner cluster rebalance` makes them",

@@ -154,7 +154,8 @@ def transfer(
     topic, partition = parsing.partition(where)
 
     async def work(queue: Queue) -> None:
-        from lanner.cli.watching import watch_until
+        from lanner.cli.watching import broker_of, watch_until
+        from lanner.errors import ConflictError
 
         async def leads() -> bool:
             return any(
@@ -164,6 +165,9 @@ def transfer(
                 if one.partition == partition
             )
 
+        found = broker_of(await queue.admin.describe_cluster(), target)
+        if found is not None and not found.alive:
+            raise ConflictError(f"{target} cannot be reached, so it cannot lead: start it first", broker=target)
         await queue.admin.transfer(topic, partition, target)
         late = f"{target} does not lead {where} yet; it will once it has caught up: lanner partition list {topic}"
         if not no_wait:

@@ -137,7 +137,8 @@ def change(
     given = parsing.settings(settings)
     known = screen.with_queue(servers, lambda queue: queue.admin.alter_topic(topic, **given))
     changed = ", ".join(f"{name} = {known.settings.get(name)}" for name in given)
-    screen.say(f"{known.name}: {changed}", described(known))
+    more = ". Replicas are made and moved meanwhile; see: lanner cluster" if "replication" in given else ""
+    screen.say(f"{known.name}: {changed}{more}", described(known))
 
 
 @app.command("delete")

@@ -79,6 +79,14 @@ def test_what_is_missing_is_said_with_the_next_step(cluster):
     assert "unreachable" in shown
 
 
+def test_what_is_missing_and_on_its_way_needs_no_next_step(cluster):
+    cluster.replicas_missing = 2
+    lanner("cluster", "rebalance", "--no-wait")
+    shown = lanner("cluster").stdout
+    assert "being made now" in shown
+    assert "lanner cluster rebalance" not in shown
+
+
 def test_a_plan_that_runs_is_listed_and_one_that_is_done_is_not(cluster):
     lanner("cluster", "rebalance", "--no-wait")
     assert "rebalance" in lanner("cluster").stdout
@@ -220,6 +228,12 @@ def test_a_replica_is_moved_by_hand(cluster):
 
 def test_leadership_is_handed_to_another_broker(cluster):
     assert lanner("partition", "transfer", "orders/0", "node-2").stdout.strip() == "node-2 leads orders/0."
+
+
+def test_leadership_is_not_handed_to_a_broker_that_is_dead(cluster):
+    cluster.brokers["node-2"] = msgspec.structs.replace(cluster.brokers["node-2"], alive=False)
+    assert "start it first" in lanner("partition", "transfer", "orders/0", "node-2", code=1).stderr
+    assert cluster.changes == []
 
 
 def test_a_hand_over_that_takes_too_long_says_where_to_look(cluster, monkeypatch):
