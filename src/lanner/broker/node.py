@@ -128,7 +128,7 @@ class Node:
         self.peers.on_silent = self._silent
         self.steward = steward
         self.peers.know(self.place.brokers())
-        for work in (self._tick_forever(), *self.saving.tasks()):
+        for work in (self._tick_forever(), self.place.catch_up(), *self.saving.tasks()):
             self._spawn(work)
         self.kick()
 
@@ -242,10 +242,14 @@ class Node:
 
     @property
     def serving(self) -> bool:
-        """Whether the metadata is there, so that callers can be answered or sent on; once so, always so."""
+        """Whether the metadata is there, so that callers can be answered or sent on; once so, always so.
+
+        What the disk knows after a restart may be old: a topic that it does not know may exist, and must not be denied.
+        """
         if not self._serving and self.steward is not None:
             cluster = self.engine.cluster
-            self._serving = bool(cluster.cluster_id) and self.node_id in cluster.brokers
+            known = bool(cluster.cluster_id) and self.node_id in cluster.brokers
+            self._serving = known and self.place.is_current
         return self._serving
 
     @property
@@ -314,7 +318,8 @@ class Node:
         self.peers.heard(node_id, pulse, self.engine.cluster.sets)
 
     def _silent(self, node_id: str) -> None:
-        self.clock.forget(node_id)
+        # Its clock still counts: a leader that is cut off with a clock an hour ahead would believe it, and what it
+        # decides then may be committed once it is heard again.
         if self.steward is not None:
             self.steward.peer_silent(node_id)
             self.kick()

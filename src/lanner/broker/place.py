@@ -10,6 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,7 +22,7 @@ from lanner.broker.peers import Address
 from lanner.broker.settings import join_address, parse_address
 from lanner.cluster import BrokerState, Registration, encode_register_broker
 from lanner.errors import ConflictError, LannerError, ServiceUnavailable, ValidationError
-from lanner.wire.messages import Command, PeerHello
+from lanner.wire.messages import Command, Metadata, PeerHello
 from lanner.wire.peers import PeerInfo, PeerInfoReply
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ log = logging.getLogger("lanner.broker")
 FEATURE_LEVEL: Final = 1
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})
 _REGISTER_AGAIN_SECONDS: Final = 1.0
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_CATCH_UP_MS: Final = 2_000
 
 
 class Place:
@@ -41,6 +44,7 @@ class Place:
         self._node = node
         self._registration: Registration | None = None
         self._met: dict[str, None] = {}  # brokers of this cluster that connected before the metadata named them
+        self._caught_up = False
         self.founding: Founding | None = None
         recorded = node.directory.read_founding()
         if recorded is not None:
@@ -116,6 +120,29 @@ class Place:
     @property
     def _holds_data(self) -> bool:
         return CLUSTER_SET in self._node.engine.ledger.sets()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the metadata here is as far as its leader's was at some moment since the start."""
+        return self._caught_up or self._node.engine.replicas[CLUSTER_SET].leads
+
+    async def catch_up(self) -> None:
+        """Ask the metadata's leader once since the start how far it is, and come as far."""
+        node = self._node
+        while not self.is_current:
+            leader = self.leader_of(CLUSTER_SET)
+            try:
+                if leader and leader != self.node_id:
+                    reply = await node.peers.call(leader, Command.METADATA, Metadata([]), timeout_ms=_CATCH_UP_MS)
+                    await node.until(partial(self._reached, reply.control.index), _CATCH_UP_MS)
+                    self._caught_up = True
+            except LannerError as error:
+                log.debug("the metadata's leader does not say how far it is: %s", error.message)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        node.kick()
+
+    def _reached(self, index: int) -> bool:
+        return self._node.metadata_index >= index
 
     async def establish(self) -> Founding:
         """The place that is recorded; else find one, and record it before anything is built on it."""
