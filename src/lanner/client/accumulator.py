@@ -35,7 +35,7 @@ from lanner.client.parcel import (
     is_worth_repeating,
     may_have_taken_effect,
 )
-from lanner.errors import DeadlineExceeded, LannerError, ProducerFenced
+from lanner.errors import DeadlineExceeded, LannerError, NotLeader, ProducerFenced
 
 BACKOFF_MS: Final = 20
 BACKOFF_MS_MAX: Final = 1_000
@@ -323,7 +323,7 @@ class Accumulator:
             backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(lane.failures - 1, 10))
             at_once = elsewhere and lane.failures == 1
             lane.retry_at_ms = 0.0 if at_once else now_ms + backoff_ms * (0.5 + self._rng.random())
-        if error.retry_after_ms is not None:
+        if error.retry_after_ms is not None and not isinstance(error, NotLeader):  # a leader is looked for meanwhile
             lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, 10 * BACKOFF_MS_MAX))
         self._active[lane] = None
         return [] if lane.unanswered else self._judge(lane, now_ms)

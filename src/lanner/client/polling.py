@@ -112,7 +112,8 @@ class Poller:
                 return replies
             now = self._loop.time()
             if self._trouble is not None:
-                wait_s = max(pause_s, (self._trouble.retry_after_ms or 0) / 1000)
+                moved = isinstance(self._trouble, NotLeader)  # then a leader is looked for meanwhile
+                wait_s = max(pause_s, 0 if moved else (self._trouble.retry_after_ms or 0) / 1000)
                 if not self._trouble.retryable or now + wait_s >= give_up or self._brokers.is_closed:
                     raise self._trouble
                 await self._watch(leaders, min(wait_s * (0.5 + random.random()), give_up - now))
