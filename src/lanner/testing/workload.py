@@ -163,6 +163,11 @@ class Workload:
         for task in (*self._publishers, *self._consumers):
             task.cancel()
 
+    async def close(self) -> None:
+        """End at once, and wait until every worker has hung up."""
+        self.cancel()
+        await asyncio.gather(*self._publishers, *self._consumers, return_exceptions=True)
+
     @property
     def acknowledged(self) -> int:
         """How many messages were acknowledged."""
