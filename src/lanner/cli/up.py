@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lanner.cli.config import Config
 from lanner.cli.options import AsJson
 from lanner.cli.screen import Screen
 
@@ -63,11 +64,12 @@ def up(
     seeds: Seeds = "",
     join: Join = "",
     advertise: Advertise = "",
+    config: Config = "",
     as_json: AsJson = False,
 ) -> None:
     """Run one broker until Ctrl-C.
 
-    Flags win over LANNER_* environment variables. Port 0 picks a free port.
+    Flags win over LANNER_* environment variables, and those over --config. Port 0 picks a free port.
     """
     _run(
         Screen(as_json),

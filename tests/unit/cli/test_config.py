@@ -1,0 +1,74 @@
+"""Settings from a file: which value wins, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lanner.cli.config import FILE_BYTES_MAX, Config
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+Seeds = Annotated[str, typer.Option(envvar="SEEDS_HERE")]
+Reserve = Annotated[int, typer.Option("--disk-reserve", envvar="RESERVE_HERE")]
+Create = Annotated[bool, typer.Option("--auto-create/--no-auto-create")]
+
+
+@app.command()
+def show(seeds: Seeds = "default", reserve: Reserve = -1, create: Create = True, config: Config = "") -> None:
+    typer.echo(f"{seeds} {reserve} {create}")
+
+
+def run(tmp_path: Path, text: str | bytes, *flags: str, name: str = "lanner.toml", env: dict[str, str] | None = None):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return CliRunner().invoke(app, ["--config", str(path), *flags], env=env)
+
+
+def test_a_file_sets_what_nobody_else_sets(tmp_path: Path) -> None:
+    result = run(tmp_path, 'seeds = ["a:1", "b:2"]\ndisk_reserve = 5\nauto-create = false\n')
+    assert result.output == "a:1,b:2 5 False\n"
+
+
+def test_json_says_the_same(tmp_path: Path) -> None:
+    assert run(tmp_path, '{"seeds": "a:1", "disk-reserve": 0}', name="lanner.json").output == "a:1 0 True\n"
+
+
+def test_the_environment_wins_over_the_file_and_a_flag_over_both(tmp_path: Path) -> None:
+    text, env = 'seeds = "file"\ndisk-reserve = 1\n', {"SEEDS_HERE": "environment", "RESERVE_HERE": "2"}
+    assert run(tmp_path, text, env=env).output == "environment 2 True\n"
+    assert run(tmp_path, text, "--seeds", "flag", env=env).output == "flag 2 True\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("lanner.toml", "sedes = 'a:1'", "did you mean 'seeds'?"),
+        ("lanner.toml", "colour = 'red'", "it knows auto-create, disk-reserve, seeds"),
+        ("lanner.toml", "config = 'other.toml'", "'config' is not a setting"),
+        ("lanner.toml", "seeds = {a = 1}", "must be text"),
+        ("lanner.toml", "seeds = [1]", "must be text"),
+        ("lanner.toml", "seeds = ", "does not parse"),
+        ("lanner.toml", b"\xff", "does not parse"),
+        ("lanner.toml", "disk-reserve = 'much'", "--disk-reserve"),
+        ("lanner.json", "[1]", "it must hold one object"),
+        ("lanner.json", "[" * 100_000, "does not parse"),
+        ("lanner.ini", "seeds = a", "name the file .toml or .json"),
+        ("lanner.toml", b"#" * (FILE_BYTES_MAX + 1), "it is no settings file"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(
+    tmp_path: Path, name: str, text: str | bytes, said: str
+) -> None:
+    result = run(tmp_path, text, name=name)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    result = CliRunner().invoke(app, ["--config", "nowhere.toml"])
+    assert result.exit_code == 2
+    assert "nowhere.toml cannot be read: No such file" in " ".join(result.output.split())
