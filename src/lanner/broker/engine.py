@@ -10,6 +10,7 @@ in a real broker, the simulator in tests) carries out what it asks for and repor
 
     job = engine.begin_save()                        now and then: the table catches up with the journal
     while engine.save_step(job): ...                 replica by replica, in the same turn, as many as it has time for
+    while engine.encode_step(job): ...               in this turn, and in as many others as it takes
     table.commit(job.puts)
     engine.saved(job)
 
@@ -33,7 +34,7 @@ from typing import Any, Final, NamedTuple
 from lanner import batch, limits
 from lanner.broker.installs import Incoming, Installs
 from lanner.broker.logs import JournalLog
-from lanner.broker.replica import MEMBERSHIP_KEY, Effects, Machine, OnAnswer, OnApplied, Replica
+from lanner.broker.replica import MEMBERSHIP_KEY, Effects, Load, Machine, OnAnswer, OnApplied, Replica
 from lanner.broker.resting import Rest
 from lanner.broker.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
@@ -127,7 +128,7 @@ class Engine:
         self._due: list[tuple[int, int]] = []
         self._due_unknown: dict[int, Replica] = {}
         self._unsaved: dict[int, Replica] = {}
-        self._unapplied_bytes = 0
+        self._load_here = Load()
         self._messages: list[tuple[int, Message]] = []
         self.sending = Sending(ledger, self.transform)
         self.installs = Installs(ledger, self._installed)
@@ -173,7 +174,7 @@ class Engine:
             uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX,
             tells_commits=set_id == CLUSTER_SET,  # every broker acts on the metadata; of a partition only its leader
         )
-        replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine)
+        replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine, self._load_here)
         self.replicas[set_id] = replica
         if not changes and members == (frozenset({seat.replica_id}), frozenset()):
             replica.node.campaign()
@@ -229,14 +230,7 @@ class Engine:
     def propose(self, set_id: int, payload: bytes, on_applied: OnApplied) -> int:
         """Put a record into a set's log; on_applied is told its fate once it is durable and applied."""
         replica = self.replica(set_id)
-        size = len(payload)
-
-        def applied(result: Any) -> None:
-            self._unapplied_bytes -= size
-            on_applied(result)
-
-        index = replica.propose(payload, applied)
-        self._unapplied_bytes += size
+        index = replica.propose(payload, on_applied)
         self._dirty[set_id] = replica
         return index
 
@@ -434,6 +428,10 @@ class Engine:
         job.taken.append((replica, applied_index))
         return True
 
+    def encode_step(self, job: SaveJob) -> bool:
+        """Turn a part of the save into bytes; False when none is left. This may be done in later turns, too."""
+        return job.save.encode_some()
+
     def saved(self, job: SaveJob) -> None:
         """The table holds the save: the logs before it are no longer needed to rebuild the machines."""
         self.ledger.saved(job.save)
@@ -475,7 +473,7 @@ class Engine:
     @property
     def unapplied_bytes(self) -> int:
         """Bytes of proposals that have not applied yet, over all replicas."""
-        return self._unapplied_bytes
+        return self._load_here.unapplied_bytes
 
     @property
     def led(self) -> bool:

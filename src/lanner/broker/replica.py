@@ -62,11 +62,21 @@ class Effects(NamedTuple):
     released: Any
 
 
+class Load:
+    """How much of what was proposed here has not applied yet, over all replicas."""
+
+    __slots__ = ("unapplied_bytes",)
+
+    def __init__(self) -> None:
+        self.unapplied_bytes = 0
+
+
 class Replica:
     """A machine, its Raft node, and those who wait for either."""
 
     __slots__ = (
         "_decision",
+        "_load",
         "_questions",
         "_saved_members",
         "_waiting",
@@ -83,7 +93,7 @@ class Replica:
         "watchers",
     )
 
-    def __init__(self, set_id: int, node: RaftNode, machine: Machine) -> None:
+    def __init__(self, set_id: int, node: RaftNode, machine: Machine, load: Load | None = None) -> None:
         self.set_id = set_id
         self.node = node
         self.machine = machine
@@ -95,6 +105,7 @@ class Replica:
         self.applied_news = False
         self.closed = False
         self.unapplied_bytes = 0
+        self._load = Load() if load is None else load  # of which this replica's is a part
         self._saved_members: Membership | None = None
         self._waiting: dict[int, tuple[OnApplied, int]] = {}
         self._questions: list[Question] = []
@@ -130,8 +141,10 @@ class Replica:
     def propose(self, payload: bytes, on_applied: OnApplied) -> int:
         """Put a record into the log; NotLeader and Overloaded are raised before anything happened."""
         index = self.node.propose(payload)
-        self._waiting[index] = (on_applied, len(payload))
-        self.unapplied_bytes += len(payload)
+        size = len(payload)
+        self._waiting[index] = (on_applied, size)
+        self.unapplied_bytes += size
+        self._load.unapplied_bytes += size
         return index
 
     def ask(self, request: Any, on_answer: OnAnswer) -> None:
@@ -209,6 +222,7 @@ class Replica:
             if waiter is not None:
                 on_applied, size = waiter
                 self.unapplied_bytes -= size
+                self._load.unapplied_bytes -= size
                 on_applied(outcome.result)
         if wake:
             self.wake()
@@ -233,6 +247,7 @@ class Replica:
         """Tell everybody who waits for a proposal or an answer that none will come from here."""
         waiting, self._waiting = self._waiting, {}
         questions, self._questions = self._questions, []
+        self._load.unapplied_bytes -= self.unapplied_bytes
         self.unapplied_bytes = 0
         for on_applied, _ in waiting.values():
             on_applied(error)

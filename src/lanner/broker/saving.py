@@ -113,6 +113,8 @@ class Saving:
         more = True
         while more and time.perf_counter() < turn_ends:
             more = engine.save_step(job)
+        while engine.encode_step(job):
+            await asyncio.sleep(0)  # what it shows was taken in the turn above
         await self._commit_rows(job.puts)
         engine.saved(job)
         for file_id in engine.ledger.droppable():

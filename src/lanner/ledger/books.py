@@ -18,7 +18,6 @@ from lanner.ledger.ports import Table
 from lanner.ledger.records import Change, RecordHead, file_of, offset_of, show_position
 from lanner.ledger.rows import (
     SetState,
-    chunk_key,
     decode_bytes,
     decode_file,
     decode_set,
@@ -198,11 +197,12 @@ class Books:
         )
 
     def take_rows(self) -> tuple[dict[bytes, bytes | None], list[Chunk], list[tuple[int, int]]]:
-        """The rows that changed; with them the chunks to settle and the removed sets to forget once they are saved."""
-        chunks = self._shelf.take_dirty()
-        puts: dict[bytes, bytes | None] = {
-            chunk_key(chunk.key): None if chunk.is_empty else chunk.encode() for chunk in chunks
-        }
+        """The rows that changed; with them the chunks to settle and the removed sets to forget once they are saved.
+
+        The rows of the chunks follow: see `encode_some`.
+        """
+        puts: dict[bytes, bytes | None] = {}
+        chunks = self._shelf.take_dirty(puts)
         purged = self._purge(puts)
         puts.update(self.holdings.take_rows())
         for set_id in self._rowless:
@@ -214,6 +214,10 @@ class Books:
                 log.changed = False
                 puts[set_key(set_id)] = encode_set(log.state, log.state.saved_index)
         return puts, chunks, purged
+
+    def encode_some(self, count: int) -> bool:
+        """Add the rows of so many chunks to what was taken; whether some are left."""
+        return self._shelf.encode_some(count)
 
     def settle(self, chunks: list[Chunk], purged: Iterable[tuple[int, int]]) -> None:
         """What was taken is in the table."""

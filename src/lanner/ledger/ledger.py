@@ -419,8 +419,9 @@ class Ledger:
         puts, chunks, purged = self._books.take_rows()
         position = self._journal.position
         puts[JOURNAL_KEY] = encode_journal(JournalRow(position, self._journal.next_file, self._books.next_generation))
+        states, more = self._books.states, self._books.encode_some
         self._save = Save(
-            position, self._written_bytes, puts, chunks, dropped, self._reserved, self._books.states, purged
+            position, self._written_bytes, puts, chunks, dropped, self._reserved, states, purged, encode_more=more
         )
         return self._save
 

@@ -1,8 +1,8 @@
 """A save: everything that changed since the last one, as rows for one commit of the table.
 
 A save is taken in one turn (begin, then `add_set` for every set whose machine applied something since its last save),
-so that machine rows, wanted entries and the saved position belong to one moment. While the commit runs elsewhere, the
-rows on their way are served from here.
+so that machine rows, wanted entries and the saved position belong to one moment. Turning the logs' part of it into
+bytes may take longer (`encode_some`). While the commit runs elsewhere, the rows on their way are served from here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lanner.ledger.chunk import Chunk
 from lanner.ledger.ports import Table
 from lanner.ledger.rows import SetState, encode_set, machine_prefix, set_key
+
+CHUNKS_PER_STEP: Final = 64
 
 
 @dataclass(slots=True)
@@ -22,7 +25,7 @@ class Save:
 
     position: int
     written_bytes: int
-    puts: dict[bytes, bytes | None]
+    taken: dict[bytes, bytes | None]
     chunks: list[Chunk]
     dropped: list[int]
     reserved: int
@@ -30,7 +33,19 @@ class Save:
     purged: list[tuple[int, int]] = field(default_factory=list)
     applied: dict[int, tuple[int, int]] = field(default_factory=dict)  # set → generation, applied index
     rows: dict[bytes, dict[bytes, bytes | None]] = field(default_factory=dict)  # by machine prefix
+    encode_more: Callable[[int], bool] = field(default=lambda count: False)
     _sorted: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+    @property
+    def puts(self) -> dict[bytes, bytes | None]:
+        """All of it; whatever is not encoded yet is encoded now."""
+        while self.encode_some():
+            pass
+        return self.taken
+
+    def encode_some(self, count: int = CHUNKS_PER_STEP) -> bool:
+        """A bounded part of what is left to encode, in this turn or in a later one; False: nothing is left."""
+        return self.encode_more(count)
 
     def add_set(self, set_id: int, applied_index: int, machine_rows: Mapping[bytes, bytes | None]) -> None:
         """The machine of the set stands at this index, and these rows of it changed since its last save."""
@@ -41,17 +56,17 @@ class Save:
                 f"it is saved at {state.saved_index} and its log ends at {state.last_index}"
             )
         self.applied[set_id] = (state.generation, applied_index)
-        self.puts[set_key(set_id)] = encode_set(state, applied_index)
+        self.taken[set_key(set_id)] = encode_set(state, applied_index)
         prefix = machine_prefix(set_id, state.generation)
         self.rows[prefix] = dict(machine_rows)
         for key, value in machine_rows.items():
-            self.puts[prefix + key] = value
+            self.taken[prefix + key] = value
 
     def add_build(self, set_id: int, generation: int, machine_rows: Mapping[bytes, bytes | None]) -> None:
         """Rows of a generation that is being built: nobody reads them before the set was flipped to it."""
         prefix = machine_prefix(set_id, generation)
         for key, value in machine_rows.items():
-            self.puts[prefix + key] = value
+            self.taken[prefix + key] = value
 
     def sorted_keys(self, prefix: bytes) -> list[bytes]:
         keys = self._sorted.get(prefix)

@@ -3,11 +3,15 @@
 A chunk that changed since the last save stays until a save holds it; one that a save is writing stays until that save
 is done; of the rest only the most recently used stay, and the table serves the others. So memory follows what is
 being written, never the length of the logs.
+
+A save may take in thousands of chunks, more than one turn of the loop has time to encode. So they are taken at one
+moment and encoded bit by bit; one that is about to change before its turn has come is encoded first, as it was.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import Final
 
 from lanner.ledger.chunk import Chunk
@@ -28,6 +32,8 @@ class Shelf:
         self._resident: dict[ChunkKey, Chunk] = {}
         self._clean: OrderedDict[ChunkKey, None] = OrderedDict()
         self._dirty: dict[ChunkKey, Chunk] = {}
+        self._taken: dict[ChunkKey, Chunk] = {}  # not encoded yet
+        self._puts: dict[bytes, bytes | None] = {}  # where they go
 
     @property
     def resident(self) -> int:
@@ -78,17 +84,34 @@ class Shelf:
     def touch(self, chunk: Chunk) -> None:
         """The chunk is about to change: hold it until a save has it."""
         if not chunk.dirty:
+            if chunk.key in self._taken:
+                self._encode(chunk.key)
             chunk.dirty = True
             self._dirty[chunk.key] = chunk
             self._clean.pop(chunk.key, None)
 
-    def take_dirty(self) -> list[Chunk]:
-        """Everything that changed; the caller gives it back with `settle` once it is saved."""
-        taken = list(self._dirty.values())
-        self._dirty.clear()
+    def take_dirty(self, puts: dict[bytes, bytes | None]) -> list[Chunk]:
+        """Everything that changed; the caller gives it back with `settle` once it is saved.
+
+        Their rows appear in `puts` as `encode_some` gets to them, and show this moment whenever that is.
+        """
+        assert not self._taken, "the save before this one was never written"
+        self._taken, self._dirty = self._dirty, {}
+        self._puts = puts
+        taken = list(self._taken.values())
         for chunk in taken:
             chunk.dirty = False
         return taken
+
+    def encode_some(self, count: int) -> bool:
+        """Encode as many of the chunks that were taken; whether some are left."""
+        for key in list(islice(self._taken, count)):
+            self._encode(key)
+        return bool(self._taken)
+
+    def _encode(self, key: ChunkKey) -> None:
+        chunk = self._taken.pop(key)
+        self._puts[chunk_key(key)] = None if chunk.is_empty else chunk.encode()
 
     def settle(self, chunks: list[Chunk]) -> None:
         """These are in the table as they were taken; those that have not changed again may be let go."""
@@ -104,6 +127,8 @@ class Shelf:
     def forget(self, set_id: int, generation: int) -> None:
         """The set is gone: so are its chunks."""
         for key in [key for key in self._resident if key[0] == set_id and key[1] == generation]:
+            if key in self._taken:
+                self._encode(key)
             self._resident.pop(key).dirty = False
             self._dirty.pop(key, None)
             self._clean.pop(key, None)

@@ -42,6 +42,7 @@ def record(
 
 def save(books: Books, table: MemoryTable) -> None:
     puts, chunks, purged = books.take_rows()
+    assert not books.encode_some(1_000)
     table.commit(puts)
     books.settle(chunks, purged)
 
@@ -105,6 +106,7 @@ def test_many_rows_go_a_bounded_number_at_a_time_also_after_a_restart(books: Boo
     table.commit({prefix + b"%06d" % n: b"x" for n in range(2 * PURGED_ROWS_MAX)})
     books.remove(1)
     puts, chunks, purged = books.take_rows()
+    assert not books.encode_some(1_000)
     assert sum(value is None for key, value in puts.items() if key.startswith(b"s")) == PURGED_ROWS_MAX
     table.commit(puts)
     books.settle(chunks, purged)

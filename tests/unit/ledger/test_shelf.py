@@ -11,8 +11,10 @@ def filled(shelf: Shelf, number: int) -> None:
 
 
 def save(shelf: Shelf, table: MemoryTable) -> None:
-    chunks = shelf.take_dirty()
-    table.commit({chunk_key(chunk.key): None if chunk.is_empty else chunk.encode() for chunk in chunks})
+    puts: dict[bytes, bytes | None] = {}
+    chunks = shelf.take_dirty(puts)
+    assert not shelf.encode_some(1_000)
+    table.commit(puts)
     shelf.settle(chunks)
 
 
@@ -45,12 +47,31 @@ def test_a_chunk_that_changes_while_it_is_saved_is_not_let_go() -> None:
     table = MemoryTable()
     shelf = Shelf(table, clean_max=0)
     filled(shelf, 1)
-    chunks = shelf.take_dirty()
+    chunks = shelf.take_dirty({})
     changed = shelf.open((1, 1, 1))
     changed.wanted[0] = 1
     shelf.settle(chunks)
     assert shelf.resident == 1
-    assert shelf.take_dirty() == [changed]
+    assert shelf.take_dirty({}) == [changed]
+
+
+def test_what_is_encoded_later_shows_the_moment_when_it_was_taken() -> None:
+    table = MemoryTable()
+    shelf = Shelf(table)
+    for number in range(4):
+        filled(shelf, number)
+    expected = {chunk_key((1, 1, number)): shelf.open((1, 1, number)).encode() for number in range(4)}
+    puts: dict[bytes, bytes | None] = {}
+    shelf.take_dirty(puts)
+    assert puts == {}
+    assert shelf.encode_some(1)
+    assert len(puts) == 1
+    for number in range(3):
+        shelf.open((1, 1, number)).clear(0)  # a change, before or after its turn
+    assert len(puts) == 3
+    shelf.forget(1, 1)
+    assert puts == expected
+    assert not shelf.encode_some(1)
 
 
 def test_an_empty_chunk_is_forgotten_once_its_row_is_gone() -> None:
@@ -69,9 +90,9 @@ def test_a_removed_set_leaves_nothing_even_in_a_save_under_way() -> None:
     table = MemoryTable()
     shelf = Shelf(table)
     filled(shelf, 1)
-    saving = shelf.take_dirty()
+    saving = shelf.take_dirty({})
     filled_other = shelf.open((2, 1, 0))
     shelf.forget(1, 1)
     shelf.settle(saving)
     assert shelf.resident == 1
-    assert shelf.take_dirty() == [filled_other]
+    assert shelf.take_dirty({}) == [filled_other]
