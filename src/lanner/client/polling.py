@@ -133,9 +133,8 @@ class Poller:
         leaders, orphans = self._routing.by_leader(topic, range(route.partitions) if chosen is None else chosen)
         if orphans:
             self._trouble = NotLeader(f"nobody leads partition {orphans[0]} of {topic} at present", sent=False)
-        for session in leaders:
-            if not session.is_up:  # what it has may be the most urgent
-                await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
+        for session in leaders:  # what one has that is still being connected to may be the most urgent
+            await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
         return leaders
 
     # ------------------------------------------------------------------ polling
@@ -223,6 +222,7 @@ class Poller:
         since: float | None = None,
     ) -> Reply | None:
         """One numbered poll. None: it failed for now, and is noted among the lost if it may have taken effect."""
+        await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
         wanted = self._wanted
         pieces = self._settles.take() if rides else []
         control = Poll(
