@@ -65,9 +65,10 @@ def dev(
     screen = Screen(as_json)
 
     async def work() -> None:
-        from lanner.cli.dev_folder import open_folder
+        from lanner.cli.dev_folder import lock_folder, open_folder
         from lanner.cli.local_brokers import LocalBrokers
 
+        lock_folder(data)
         brokers = LocalBrokers(open_folder(data, nodes, port), Narrator(screen), restart)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -121,13 +122,13 @@ class Narrator:
                     self._say(f"{child.place.name} is not ready yet; the end of {child.place.log}:", "yellow")
                     typer.echo("\n".join(f"  {line}" for line in child.place.log_tail(5)))
 
-    def ready(self, children: Sequence[Child], seen: ClusterDescription | None) -> None:
+    def ready(self, children: Sequence[Child], seen: ClusterDescription) -> None:
         self._ready = True
         servers = ",".join(child.place.native for child in children)
         if self._screen.as_json:
             self._event(
                 "ready",
-                cluster_id="" if seen is None else seen.cluster_id,
+                cluster_id=seen.cluster_id,
                 servers=servers,
                 brokers=[_described(child) for child in children],
             )

@@ -1,6 +1,7 @@
 """The folder of a local cluster: which brokers are in it, where they listen, and how each is started.
 
     dev.json       ports and brokers: written before any broker is started
+    dev.lock       held while they run
     node-1/        a broker's data
     node-1.log     what it says
 
@@ -10,6 +11,7 @@ cluster are remembered, because their node ids may not come back.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -26,6 +28,7 @@ NODES: Final = 3
 NODES_MAX: Final = 9  # one more would listen where the first broker of the next ten does
 _FORMAT: Final = 1
 _FILE: Final = "dev.json"
+_LOCK: Final = "dev.lock"
 # What this process was told about one broker must not reach all of them.
 _OWN_VARIABLES: Final = frozenset(
     f"LANNER_{name}" for name in ("DATA", "HTTP", "NATIVE", "GRPC", "NAME", "RACK", "SEEDS", "JOIN", "ADVERTISE")
@@ -161,6 +164,24 @@ class DevFolder:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path / _FILE)
+
+
+def lock_folder(path: Path) -> int:
+    """Keep others out for as long as this process lives, or until the descriptor is closed."""
+    path.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise DataDirectoryRefused(
+            f"{path} is in use by another `lanner dev` (process {holder or 'unknown'}): stop that first, or give "
+            "another folder with --data, and other ports with --port"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode("ascii"), 0)
+    return descriptor
 
 
 def open_folder(path: Path, nodes: int | None, port: int | None) -> DevFolder:

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lanner.cli.dev_folder import DevFolder, Place
-from lanner.errors import LannerError, NotSupported, ProtocolError, ServerError, ServiceUnavailable
+from lanner.errors import LannerError, ServiceUnavailable
 
 if TYPE_CHECKING:
     from lanner.wire.cluster import ClusterDescription
@@ -30,7 +30,7 @@ _RESTART_SECONDS: Final = 1.0
 _RESTART_SECONDS_MAX: Final = 15.0
 _STEADY_SECONDS: Final = 30.0  # a broker that ran for so long is restarted without delay
 _AGAIN_SECONDS: Final = 0.7  # a signal that comes sooner is the same Ctrl-C
-_PROBE_MS: Final = 1_000
+_PROBE_MS: Final = 2_000
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -89,7 +89,7 @@ class Teller(Protocol):
 
     def starting(self, children: Sequence[Child]) -> None: ...
     def waiting(self, children: Sequence[Child]) -> None: ...
-    def ready(self, children: Sequence[Child], seen: ClusterDescription | None) -> None: ...
+    def ready(self, children: Sequence[Child], seen: ClusterDescription) -> None: ...
     def died(self, child: Child, restart_seconds: float | None) -> None: ...
     def restarted(self, child: Child) -> None: ...
     def removed(self, child: Child) -> None: ...
@@ -107,6 +107,8 @@ class LocalBrokers:
         self._children: dict[str, Child] = {}
         self._restart_at: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
+        self._members = {place.name for place in folder.places if place.belongs}  # seen in the cluster at some time
+        self._missing: set[str] = set()
         self._asked_at = 0.0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -192,56 +194,58 @@ class LocalBrokers:
         if newcomers:
             self._start(newcomers)
             seen = await self._until_ready()
-        self._teller.ready(self.children, seen)
-        known = set() if seen is None else {broker.name for broker in seen.brokers}
+        self._teller.ready([child for child in self.children if not child.leaving], seen)
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            seen = await self._ask([child.place.native for child in self._children.values() if child.running])
-            if seen is None or not seen.metadata_leader:
-                continue
-            names = {broker.name for broker in seen.brokers}
-            for name in known - names:
-                self._let_go(name)
-            known = names
+            await self._look_around()
+
+    async def _until_ready(self) -> ClusterDescription:
+        """Wait until every broker that runs is part of the cluster and sees who leads it."""
+        while True:
+            views = await self._look_around()
+            self._teller.waiting(self.children)
+            running = [child for child in self.children if child.running and not child.leaving]
+            if running and all(child.state == "ready" for child in running):
+                return next(iter(views.values()))
+            await asyncio.sleep(_PROBE_SECONDS)
+
+    async def _look_around(self) -> dict[str, ClusterDescription]:
+        """How each broker that knows who leads sees the cluster; lets go of those that the cluster has let go of."""
+        running = [child for child in self.children if child.running and not child.leaving]
+        found = await asyncio.gather(*(self._probe(child) for child in running))
+        views = {child.place.name: seen for child, seen in zip(running, found, strict=True) if seen is not None}
+        names = {viewer: {broker.name for broker in seen.brokers} for viewer, seen in views.items()}
+        missing = {
+            child.place.name
+            for child in self.children
+            if child.place.name in self._members and _is_missing(child.place.name, names)
+        }
+        for name in missing & self._missing:  # twice: one may have looked before the other had heard
+            self._let_go(name)
+        self._missing = missing
+        self._members.update(*names.values())
+        return views
 
     def _let_go(self, name: str) -> None:
-        child = self._children.get(name)
-        if child is not None and not child.leaving:
+        child = self._children[name]
+        if not child.leaving:
             child.send(signal.SIGTERM)
+            child.state = "removed"
             self._folder.forget(child.place)
             self._teller.removed(child)
 
-    async def _until_ready(self) -> ClusterDescription | None:
-        """Wait until every broker that runs is part of the cluster and sees who leads it."""
-        while True:
-            running = [child for child in self._children.values() if child.running]
-            found = await asyncio.gather(*(self._probe(child) for child in running))
-            self._teller.waiting(self.children)
-            if running and all(child.state == "ready" for child in running):
-                return found[0]
-            await asyncio.sleep(_PROBE_SECONDS)
-
     async def _probe(self, child: Child) -> ClusterDescription | None:
-        seen: ClusterDescription | None = None
+        """What a broker says of the cluster, if it belongs to one that somebody leads."""
         try:
             seen = await _describe(child.place.native)
-        except (NotSupported, ProtocolError, ServerError):  # it answers, but knows of no cluster
-            child.state = "ready"
-            return None
         except LannerError:
             return None
         own = next((broker for broker in seen.brokers if broker.name == child.place.name), None)
-        if own is None or not seen.metadata_leader:
+        if not seen.metadata_leader or own is None:
             child.state = "electing"
-        else:
-            child.state = own.state if own.state == "joining" else "ready"
-        return seen
-
-    async def _ask(self, addresses: Sequence[str]) -> ClusterDescription | None:
-        try:
-            return await _describe(",".join(addresses)) if addresses else None
-        except LannerError:
             return None
+        child.state = own.state if own.state == "joining" else "ready"
+        return seen
 
     # ------------------------------------------------------------------ the end
 
@@ -260,6 +264,12 @@ class LocalBrokers:
         while any(child.running for child in killed):
             await asyncio.sleep(0.02)
         self._teller.stopped(killed)
+
+
+def _is_missing(name: str, names: Mapping[str, set[str]]) -> bool:
+    """Whether others have a view of the cluster and none of them has this broker in it."""
+    others = [found for viewer, found in names.items() if viewer != name]
+    return bool(others) and not any(name in found for found in others)
 
 
 async def _describe(servers: str) -> ClusterDescription:

@@ -9,6 +9,7 @@ import pytest
 from lanner.cli.dev import Narrator
 from lanner.cli.dev_folder import Place
 from lanner.cli.screen import Screen
+from lanner.wire.cluster import ClusterDescription
 
 
 class StillChild:
@@ -32,7 +33,7 @@ def narrate(narrator: Narrator, children: list[Any]) -> None:
     narrator.starting(children)
     narrator.waiting(children)
     narrator.waiting(children)
-    narrator.ready(children, None)
+    narrator.ready(children, ClusterDescription("c" * 32, "n", 1, 0, 0, 0, 0, []))
     narrator.died(children[0], None)
     narrator.died(children[0], 2.0)
     narrator.restarted(children[0])

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 
 import pytest
 
-from lanner.cli.dev_folder import DevFolder, Place, open_folder
+from lanner.cli.dev_folder import DevFolder, Place, lock_folder, open_folder
 from lanner.errors import DataDirectoryRefused, ValidationError
 
 
@@ -122,6 +123,14 @@ def test_a_port_in_use_is_named_with_its_broker(tmp_path):
             Place(1, tmp_path, port - 10).check_ports()
         with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the REST port of node-1"):
             Place(1, tmp_path, port - 11).check_ports()
+
+
+def test_a_folder_is_for_one_at_a_time(tmp_path):
+    held = lock_folder(tmp_path / "new")
+    with pytest.raises(DataDirectoryRefused, match=f"process {os.getpid()}.*--data"):
+        lock_folder(tmp_path / "new")
+    os.close(held)
+    os.close(lock_folder(tmp_path / "new"))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -44,7 +44,7 @@ class Notes:
     def waiting(self, children: Sequence[Child]) -> None:
         self.events.append(("waiting", [child.state for child in children]))
 
-    def ready(self, children: Sequence[Child], seen: ClusterDescription | None) -> None:
+    def ready(self, children: Sequence[Child], seen: ClusterDescription) -> None:
         self.events.append(("ready", [child.pid for child in children]))
 
     def died(self, child: Child, restart_seconds: float | None) -> None:
@@ -75,11 +75,13 @@ class World:
         self.names = [place.name for place in self.folder.places]
         self.leader = "somebody"
         self.states: dict[str, str] = {}
+        self.views: dict[str, list[str]] = {}  # of brokers that see the cluster differently
 
     async def describe(self, servers: str) -> ClusterDescription:
+        asked = next(place.name for place in self.folder.places if place.native == servers)
         brokers = [
             BrokerState(name, name, "", self.states.get(name, "active"), {}, 0, 0, 0, "voter", True, None)
-            for name in self.names
+            for name in self.views.get(asked, self.names)
         ]
         return ClusterDescription("c", self.leader, 1, 0, 0, 0, 0, brokers)
 
@@ -231,9 +233,33 @@ async def test_a_broker_that_leaves_the_cluster_is_stopped_and_forgotten(world: 
         while is_running(second):
             await asyncio.sleep(0.01)
 
+    world.views["node-2"] = ["node-1", "node-2"]  # it does not hear of it any more
     notes = await world.run(act)
     assert notes.names() == ["starting", "ready", "removed", "stopping", "stopped"]
     assert [place.name for place in open_folder(world.folder.path, None, None).places] == ["node-1"]
+
+
+async def test_a_broker_that_left_while_all_were_down_is_not_waited_for(world: World) -> None:
+    world.names.remove("node-2")
+
+    async def act(_: LocalBrokers) -> None:
+        (only,) = await world.until("ready")
+        assert is_running(only)
+
+    notes = await world.run(act)
+    assert notes.names() == ["starting", "removed", "ready", "stopping", "stopped"]
+
+
+async def test_a_broker_that_an_outdated_one_has_not_heard_of_stays(world: World) -> None:
+    world.folder = open_folder(world.folder.path, 3, None)
+    world.names.append("node-3")
+    world.views["node-2"] = ["node-1", "node-2"]
+
+    async def act(_: LocalBrokers) -> None:
+        await world.until("ready")
+        await asyncio.sleep(0.4)
+
+    assert "removed" not in (await world.run(act)).names()
 
 
 async def test_who_does_not_listen_is_killed_in_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
