@@ -11,10 +11,12 @@ import pytest
 
 from lanner import limits
 from lanner.api.native import NativeDoor
+from lanner.api.native.calls import CALLS, server_of
 from lanner.broker import calls
 from lanner.broker.calls import Identity, PollResult, PublishResult, SettleResult
 from lanner.broker.routes import BrokerRoute, PartitionRoute, TopicRoute
 from lanner.broker.service import Service
+from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import (
     ConnectionLost,
     LeaseLost,
@@ -25,7 +27,7 @@ from lanner.errors import (
 )
 from lanner.model import Message
 from lanner.net.connector import ClientLink, open_connection
-from lanner.wire import messages
+from lanner.wire import cluster, messages
 from lanner.wire.messages import Command, Empty, Poll, Publish, SettleItem
 
 LEASED = PollResult([calls.LeasedBatch(0, 7, 100, 5, 6, 9, b"bytes", [calls.Range(100, 2, 1)])], False)
@@ -135,7 +137,35 @@ TOPIC = calls.TopicResult("t", 3, {"partitions": 1}, [calls.PartitionStateResult
 DESCRIPTION = messages.TopicDescription(
     "t", 3, {"partitions": 1}, [messages.PartitionState(0, "n", 1, 2, 3, 4, 5, {9: 1})]
 )
+PLAN = Progress(3, PlanKind.DRAIN, "n", PlanState.RUNNING, 1, 6, 0, 1, 1, 0, "")
 ANSWERS: dict[str, Any] = {
+    "glance": 4,
+    "describe_cluster": calls.ClusterResult(
+        "cluster",
+        "n",
+        1,
+        2,
+        6,
+        18,
+        1,
+        [calls.BrokerResult("one", "n", "r", "draining", {"native": "h:1"}, 6, 2, 2, "voter", PLAN, alive=True)],
+        [PLAN],
+    ),
+    "describe_partitions": [
+        PartitionRow(
+            9,
+            "t",
+            0,
+            "n",
+            2,
+            (
+                ReplicaRow(1, "n", "one", "voter", True, True, None, ""),
+                ReplicaRow(2, "o", "two", "voter", False, False, 7, ""),
+            ),
+        )
+    ],
+    "change_cluster": PLAN,
+    "raft_status": {"state": "leader"},
     "open_producer": (41, 2),
     "fetch": calls.FetchResult(1, 9, 5, [calls.FetchedBatch(1, 4, 77, b"batch")], 3),
     "peek": [Message("t", 0, 5, b"value", b"key", {"h": b"x"}, 9, 66), Message("t", 0, 6, b"v" * 100)],
@@ -528,3 +558,55 @@ async def test_settle_release_and_describe_are_calls_too() -> None:
         assert described.control.name == "x"
         with pytest.raises(TopicNotFound):
             await link.request(Command.DESCRIBE_TOPIC, messages.TopicName("missing"))
+
+
+async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the_whole_cluster() -> None:
+    async with opened() as (service, _, link):
+        here: list[tuple[Command, messages.Control]] = [
+            (Command.FETCH, messages.Fetch("t", 0, 3)),
+            (Command.SETTLE, messages.Settle("g", "t", [SettleItem(0, 7, 100, 2, 1)])),
+            (Command.RELEASE, messages.Release("g", "t", [SettleItem(0, 7, 100, 2, 1)])),
+            (Command.COMMIT, messages.Commit("g", "t", {0: 4})),
+            (Command.OPEN_PRODUCER, Empty()),
+            (Command.OFFSETS, messages.Offsets("t", -1, [0])),
+            (Command.GLANCE, messages.Glance("g", "t", [0])),
+            (Command.POLL, Poll("g", "t", "m", 1, [0])),
+        ]
+        for command, control in here:
+            await link.request(command, control)
+        assert service.forwarded == 0
+        everywhere: list[tuple[Command, messages.Control]] = [
+            (Command.METADATA, messages.Metadata()),
+            (Command.OFFSETS, messages.Offsets("t")),
+            (Command.GLANCE, messages.Glance("g", "t")),
+            (Command.POLL, Poll("g", "t", "m", 1)),
+            (Command.PEEK, messages.Peek("t", 0)),
+            (Command.CREATE_TOPIC, messages.CreateTopic("t")),
+            (Command.DESCRIBE_CLUSTER, Empty()),
+        ]
+        for number, (command, control) in enumerate(everywhere, start=1):
+            await link.request(command, control)
+            assert service.forwarded == number, command
+
+
+def test_another_broker_is_served_by_this_one_itself_whatever_it_asks() -> None:
+    service = FakeService()
+    for command in CALLS:
+        assert server_of(cast(Service, service), command, Empty(), for_peer=True) is service
+    assert service.forwarded == 0
+
+
+async def test_the_cluster_is_described_and_changed_natively() -> None:
+    async with opened() as (service, _, link):
+        told = (await link.request(Command.DESCRIBE_CLUSTER, Empty())).control
+        assert (told.cluster_id, told.metadata_leader, told.topics, told.replicas_missing) == ("cluster", "n", 2, 1)
+        assert told.brokers[0].name == "one" and told.brokers[0].alive and told.brokers[0].drain.plan_id == 3
+        assert told.plans == [told.brokers[0].drain]
+        rows = (await link.request(Command.DESCRIBE_PARTITIONS, cluster.DescribePartitions("t"))).control.partitions
+        assert (rows[0].topic, rows[0].leader, [replica.lag for replica in rows[0].replicas]) == ("t", "n", [None, 7])
+        wish = cluster.ChangeCluster("move", broker="one", target="two", topic="t", partition=0)
+        assert (await link.request(Command.CHANGE_CLUSTER, wish)).control.plan.plan_id == 3
+        named = {"broker": "one", "target": "two", "topic": "t", "partition": 0, "plan_id": 0}
+        assert service.asked[-1] == ("change_cluster", "move", named)
+        status = (await link.request(Command.RAFT_STATUS, cluster.RaftStatus("t", 0, "n"))).control.status
+        assert status == {"state": "leader"} and service.asked[-1] == ("raft_status", "t", 0, "n", {})
