@@ -17,6 +17,7 @@ SEEDS ?= 10000
 START ?= 0
 SEED  ?=
 PLANT ?=
+NODES ?=
 ONLY  ?=
 LOOPS ?= 50
 
@@ -68,8 +69,8 @@ format: $(COMPLETE)  ## format the code and fix what can be fixed safely
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; PLANT=name plants a bug
-	@$(BIN)/python -m lanner.testing.simulate $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(START)) $(if $(PLANT),--plant $(PLANT))
+sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; NODES=1, 3 or 5; PLANT=name plants a bug
+	@$(BIN)/python -m lanner.testing.simulate $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(START)) $(if $(NODES),--nodes $(NODES)) $(if $(PLANT),--plant $(PLANT))
 
 bench: $(COMPLETE)  ## measure, each figure beside its floor; ONLY=name[,name] runs a part
 	@$(BIN)/python -m bench.main $(if $(ONLY),--only $(ONLY))

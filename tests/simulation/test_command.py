@@ -11,16 +11,33 @@ from lanner.testing.simulate import main
 def test_seeds_that_pass_end_with_their_totals(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "2", "--start", "40", "--events", "400", "--jobs", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "2 seeds, 80" in shown
+    assert "one broker: 2 seeds, 80" in shown
+    assert "clusters: 2 seeds, " in shown
     for name in ("crashes", "torn tails", "expiries", "retries", "dead", "trims", "rewritten segments"):
         assert f"{name} " in shown
+    for name in ("elections", "splits", "snapshots", "moves", "forwards"):
+        assert f"{name} " in shown
+
+
+def test_only_clusters_of_one_size_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1", "--events", "300", "--jobs", "1", "--nodes", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "clusters: 1 seeds" in shown
+    assert "one broker" not in shown
+
+
+def test_a_bug_of_clusters_is_planted_in_clusters_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1", "--jobs", "1", "--plant", "ack-before-followers-sync"]) == 0
+    shown = capsys.readouterr().out
+    assert "make sim SEED=0 NODES=3 PLANT=ack-before-followers-sync" in shown.strip().splitlines()[0]
+    assert "one broker" not in shown
 
 
 def test_a_planted_bug_that_is_caught_ends_well_and_prints_the_seed_first(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--seeds", "3", "--events", "1500", "--jobs", "1", "--plant", "skipped-sync"]
     assert main(given) == 0
     shown = capsys.readouterr().out
-    assert "make sim SEED=0 PLANT=skipped-sync" in shown.strip().splitlines()[0]
+    assert "make sim SEED=0 NODES=1 PLANT=skipped-sync" in shown.strip().splitlines()[0]
     assert "skipped-sync was caught" in shown
 
 
@@ -35,7 +52,7 @@ def test_a_replay_shows_what_was_broken_and_keeps_the_history(
     given = ["--seed", "0", "--events", "1500", "--plant", "stale-lease-accepted", "--history", str(tmp_path)]
     assert main(given) == 1
     assert "stale lease accepted" in capsys.readouterr().out
-    assert len(History.load(tmp_path / "lanner-seed-0.jsonl").events) > 500
+    assert len(History.load(tmp_path / "lanner-seed-0-of-1.jsonl").events) > 500
 
 
 def test_a_replay_of_a_good_seed_ends_well(tmp_path: Path) -> None:

@@ -231,7 +231,6 @@ class ClusterBroker(SimBroker):
             self._post(node_id, CLUSTER_SET, frame, PULSE)
             if node_id in self.heard_ms and not self.is_alive(node_id) and node_id not in self._silent:
                 self._silent.add(node_id)
-                self.leader_clock.forget(node_id)
                 if self.place is None:
                     continue
                 self.steward.peer_silent(node_id)

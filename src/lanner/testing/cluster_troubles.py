@@ -345,6 +345,13 @@ class Troubles:
                 number = cluster.number_of(record.node_id)
                 if record.state is BrokerState.REMOVED and number is not None:
                     cluster.retire(cluster.brokers[number])
+                elif (
+                    record.state is BrokerState.DRAINING
+                    and metadata.is_drained(record.node_id)
+                    and not record.leaving
+                    and self.rng.random() < 0.1
+                ):
+                    self._change(encode_remove_broker(record.node_id, self._now_ms()))
                 elif record.lost and cluster.calm and not metadata.moves:
                     self._change(encode_drain_broker(record.node_id, self._now_ms()))
         cluster.later(500, self._tend)

@@ -32,6 +32,11 @@ from lanner.testing.sim_broker import Broken
 _HEARTBEATS: Final = frozenset({7, 8})  # as a frame's second byte says; they come by themselves, like ticks
 
 
+def size_of(seed: int) -> int:
+    """With how many brokers a seed founds its cluster, unless told."""
+    return 3 if seed % 2 == 0 else 5
+
+
 class SimCluster:
     """Brokers and clients over one network, and the time that passes for them."""
 
@@ -58,7 +63,7 @@ class SimCluster:
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self._scheduled = 0
         self._numbers: dict[str, int] = {}
-        self._found(nodes or (3 if seed % 2 == 0 else 5))
+        self._found(nodes or size_of(seed))
 
     @property
     def watcher(self) -> ClusterWitness:

@@ -2,6 +2,8 @@
 
     --seeds 10000 --start 0     seeds 0, 1, …; the first one that fails is printed at once, and the exit code is 1
     --seed 17                   that one again: every broken rule, and where its history was written
+    --nodes 5                   only clusters of so many brokers; 1: only single brokers. Else each seed is both: one
+                                broker, and a cluster of three (even seeds) or five (odd ones)
     --plant skipped-sync        with a bug on purpose: the run ends well when the bug is caught
 
 Seeds run in as many processes as there are cores. A seed's outcome does not depend on which process ran it.
@@ -17,16 +19,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lanner.testing.planted import PLANTS, catches, planted
+from lanner.testing.cluster_simulation import CLUSTER_TOTALS, simulate_cluster
+from lanner.testing.planted import BROKER_PLANTS, CLUSTER_PLANTS, PLANTS, catches, planted
 from lanner.testing.queue_model import Violation
-from lanner.testing.simulator import EVENTS, TOTALS, simulate
+from lanner.testing.sim_cluster import size_of
+from lanner.testing.simulator import EVENTS, TOTALS, Report, simulate
 
 _SHOWN_MAX: Final = 3
 
@@ -39,22 +43,28 @@ class Outcome(NamedTuple):
     totals: Counter[str]
     violations: list[Violation]
     digest: str
+    nodes: int = 1
 
 
 class Job(NamedTuple):
     seed: int
     events: int
     plant: str
+    nodes: int = 1
 
 
 def run(job: Job) -> Outcome:
     """One seed, in whatever process."""
-    with planted(job.plant):
-        report = simulate(job.seed, job.events)
+    report = _report(job)
     digest = hashlib.sha256()
     for line in report.history.lines():
         digest.update(line.encode())
-    return Outcome(job.seed, report.events, report.totals, report.violations, digest.hexdigest()[:16])
+    return Outcome(job.seed, report.events, report.totals, report.violations, digest.hexdigest()[:16], job.nodes)
+
+
+def _report(job: Job) -> Report:
+    with planted(job.plant):
+        return simulate(job.seed, job.events) if job.nodes == 1 else simulate_cluster(job.seed, job.events, job.nodes)
 
 
 def run_many(jobs: list[Job], processes: int) -> Iterator[Outcome]:
@@ -70,44 +80,58 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parse(arguments)
     console = Console()
     if given.seed is not None:
-        return _replay(console, Job(given.seed, given.events, given.plant), Path(given.history))
-    jobs = [Job(seed, given.events, given.plant) for seed in range(given.start, given.start + given.seeds)]
+        jobs = _jobs(given, [given.seed])
+        return max(_replay(console, job, Path(given.history)) for job in jobs)
+    jobs = _jobs(given, range(given.start, given.start + given.seeds))
     started = time.perf_counter()
-    totals: Counter[str] = Counter()
-    done = 0
+    totals: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     failed: Outcome | None = None
     with _progress(console) as progress:
         task = progress.add_task("simulating", total=len(jobs))
         for outcome in run_many(jobs, given.jobs):
-            done += 1
-            totals.update(outcome.totals)
+            totals[outcome.nodes == 1].update({**outcome.totals, "seeds": 1})
             progress.advance(task)
             if outcome.violations:
                 failed = outcome
                 break
     if failed is not None:
         _show_failure(console, failed, given.plant)
-    _show_totals(console, totals, done, time.perf_counter() - started)
+    for alone in (True, False):
+        if totals[alone]:
+            _show_totals(console, totals[alone], alone)
+    console.print(f"in {time.perf_counter() - started:.1f} s", highlight=False)
     if given.plant:
         return _judge_plant(console, given.plant, failed)
     return 1 if failed is not None else 0
 
 
+def _jobs(given: argparse.Namespace, seeds: Iterable[int]) -> list[Job]:
+    """What to run: a planted bug only where it can be made."""
+    alone = given.nodes == 1 if given.nodes else given.plant not in CLUSTER_PLANTS
+    together = given.nodes != 1 if given.nodes else given.plant not in BROKER_PLANTS
+    jobs = []
+    for seed in seeds:
+        if alone:
+            jobs.append(Job(seed, given.events, given.plant, 1))
+        if together:
+            jobs.append(Job(seed, given.events, given.plant, given.nodes or size_of(seed)))
+    return jobs
+
+
 def _replay(console: Console, job: Job, folder: Path) -> int:
-    with planted(job.plant):
-        report = simulate(job.seed, job.events)
-    path = folder / f"lanner-seed-{job.seed}.jsonl"
+    report = _report(job)
+    path = folder / f"lanner-seed-{job.seed}-of-{job.nodes}.jsonl"
     report.history.save(path)
     if report.failed:
-        outcome = Outcome(job.seed, report.events, report.totals, report.violations, "")
+        outcome = Outcome(job.seed, report.events, report.totals, report.violations, "", job.nodes)
         _show_failure(console, outcome, job.plant)
-    _show_totals(console, report.totals, 1, 0.0)
+    _show_totals(console, Counter({**report.totals, "seeds": 1}), job.nodes == 1)
     console.print(f"history: {path}", highlight=False, soft_wrap=True)
     return 1 if report.failed else 0
 
 
 def _show_failure(console: Console, outcome: Outcome, plant: str) -> None:
-    again = f"make sim SEED={outcome.seed}" + (f" PLANT={plant}" if plant else "")
+    again = f"make sim SEED={outcome.seed} NODES={outcome.nodes}" + (f" PLANT={plant}" if plant else "")
     console.print(f"[bold red]seed {outcome.seed} failed[/]; again: {again}", soft_wrap=True)
     by_rule: dict[str, list[Violation]] = {}
     for violation in outcome.violations:
@@ -119,12 +143,14 @@ def _show_failure(console: Console, outcome: Outcome, plant: str) -> None:
             console.print(f"  … and {len(violations) - _SHOWN_MAX} more of these", highlight=False)
 
 
-def _show_totals(console: Console, totals: Counter[str], seeds: int, seconds: float) -> None:
-    console.print(f"{seeds} seeds, {totals['events']} events in {seconds:.1f} s", highlight=False)
-    shown = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in TOTALS)
-    console.print(shown, highlight=False, soft_wrap=True)
-    rest = ", ".join(f"{name} {totals[name]}" for name in sorted(totals) if name not in TOTALS and name != "events")
-    console.print(rest, highlight=False, soft_wrap=True)
+def _show_totals(console: Console, totals: Counter[str], alone: bool) -> None:
+    names = TOTALS if alone else CLUSTER_TOTALS
+    kind = "one broker" if alone else "clusters"
+    console.print(f"{kind}: {totals['seeds']} seeds, {totals['events']} events", highlight=False)
+    shown = ", ".join(f"{name.replace('_', ' ')} {totals[name]}" for name in names)
+    console.print(f"  {shown}", highlight=False, soft_wrap=True)
+    rest = ", ".join(f"{name} {totals[name]}" for name in sorted(totals) if name not in (*names, "events", "seeds"))
+    console.print(f"  {rest}", highlight=False, soft_wrap=True)
 
 
 def _judge_plant(console: Console, plant: str, failed: Outcome | None) -> int:
@@ -152,10 +178,11 @@ def _progress(console: Console) -> Progress:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="lanner.testing.simulate", description="Simulate a broker from seeds.")
+    parser = argparse.ArgumentParser(prog="lanner.testing.simulate", description="Simulate brokers from seeds.")
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one again and show everything")
+    parser.add_argument("--nodes", type=int, default=0, choices=range(8), metavar="N", help="1, or a cluster of N")
     parser.add_argument("--plant", default="", choices=["", *PLANTS], help="put a bug in; it must be caught")
     parser.add_argument("--events", type=int, default=EVENTS, help="events in each seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
