@@ -11,16 +11,13 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypeVar
 
-from lanner.client import admin as asynchronous_admin
 from lanner.client import consumer as asynchronous_consumer
 from lanner.client import delivery as asynchronous_delivery
 from lanner.client import producer as asynchronous_producer
 from lanner.client import queue as asynchronous_queue
 from lanner.client import reader as asynchronous_reader
-from lanner.client.admin import DeadMessages
 from lanner.client.delivery import Deliveries, Delivery, Part, Settling
 from lanner.client.intake import Text
 from lanner.client.reader import Start
@@ -30,14 +27,8 @@ from lanner.client.stream import Hole, ReadBatch
 from lanner.errors import ServiceUnavailable
 from lanner.model import Message as StoredMessage
 from lanner.net.loop import new_event_loop
-from lanner.wire.messages import (
-    GroupDescription,
-    MetadataReply,
-    PartitionOffsets,
-    SettleItem,
-    SettleKind,
-    TopicDescription,
-)
+from lanner.sync_admin import Admin
+from lanner.wire.messages import SettleItem, SettleKind
 
 Result = TypeVar("Result")
 
@@ -317,85 +308,6 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Admin:
-    """Topics, groups and dead letters."""
-
-    def __init__(self, thread: LoopThread, admin: asynchronous_admin.Admin) -> None:
-        self._thread = thread
-        self._admin = admin
-
-    def ping(self) -> None:
-        self._thread.call(self._admin.ping())
-
-    def cluster(self) -> MetadataReply:
-        return self._thread.call(self._admin.cluster())
-
-    def topics(self) -> list[str]:
-        return self._thread.call(self._admin.topics())
-
-    def create_topic(self, name: str, *, exist_ok: bool = False, **settings: Any) -> TopicDescription:
-        return self._thread.call(self._admin.create_topic(name, exist_ok=exist_ok, **settings))
-
-    def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
-        return self._thread.call(self._admin.alter_topic(name, **settings))
-
-    def delete_topic(self, name: str) -> None:
-        self._thread.call(self._admin.delete_topic(name))
-
-    def describe(self, name: str) -> TopicDescription:
-        return self._thread.call(self._admin.describe(name))
-
-    def offsets(self, topic: str, time: int | datetime | None = None) -> list[PartitionOffsets]:
-        return self._thread.call(self._admin.offsets(topic, time))
-
-    def peek(
-        self, topic: str, max_messages: int = 10, *, partition: int | None = None, offset: int = 0
-    ) -> list[StoredMessage]:
-        return self._thread.call(self._admin.peek(topic, max_messages, partition=partition, offset=offset))
-
-    def groups(self, topic: str) -> list[str]:
-        return self._thread.call(self._admin.groups(topic))
-
-    def group(self, topic: str, group: str) -> GroupDescription:
-        return self._thread.call(self._admin.group(topic, group))
-
-    def drop_group(self, topic: str, group: str) -> None:
-        self._thread.call(self._admin.drop_group(topic, group))
-
-    def seek(
-        self,
-        topic: str,
-        group: str,
-        *,
-        to: str | None = None,
-        offsets: Mapping[int, int] | None = None,
-        time: int | datetime | None = None,
-    ) -> None:
-        self._thread.call(self._admin.seek(topic, group, to=to, offsets=offsets, time=time))
-
-    def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        self._thread.call(self._admin.commit(topic, group, offsets))
-
-    def committed(self, topic: str, group: str) -> dict[int, int]:
-        return self._thread.call(self._admin.committed(topic, group))
-
-    def dead_letters(
-        self, topic: str, group: str, *, partition: int | None = None, start_offset: int = 0, limit: int = 100
-    ) -> DeadMessages:
-        work = self._admin.dead_letters(topic, group, partition=partition, start_offset=start_offset, limit=limit)
-        return self._thread.call(work)
-
-    def redrive(
-        self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
-    ) -> int:
-        return self._thread.call(self._admin.redrive(topic, group, partition=partition, offsets=offsets))
-
-    def discard(
-        self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
-    ) -> int:
-        return self._thread.call(self._admin.discard(topic, group, partition=partition, offsets=offsets))
 
 
 class Queue:
