@@ -32,6 +32,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from lanner import batch, limits
+from lanner.broker.headers import KnownHeaders
 from lanner.broker.installs import Incoming, Installs
 from lanner.broker.logs import JournalLog
 from lanner.broker.replica import MEMBERSHIP_KEY, Effects, Load, Machine, OnAnswer, OnApplied, Replica
@@ -118,6 +119,7 @@ class Engine:
         self.replicas: dict[int, Replica] = {}
         self.settings: dict[int, TopicSettings] = {}
         self.cache = PayloadCache(cache_bytes)
+        self.headers = KnownHeaders()
         self.commits = 0
         self.entries_committed = 0
         self._rng = rng
@@ -184,7 +186,7 @@ class Engine:
 
     def _load(self, set_id: int) -> Machine:
         rows = self.ledger.rows(set_id)
-        return Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, batch.read_header)
+        return Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, self.headers.read)
 
     def close_set(self, set_id: int, error: LannerError) -> None:
         """Forget a set for good: its topic was deleted."""

@@ -42,8 +42,11 @@ class Publications(Desk):
         header = batch.verify(data)
         self._check_publish(found.settings, replica, header)
         future: asyncio.Future[PublishResult] = self._loop.create_future()
+        payload = encode_append(self._node.now_ms(), data)
+        headers = self._engine.headers
 
         def applied(result: Any) -> None:
+            headers.forget(payload)
             if future.done():
                 return
             if isinstance(result, LannerError):
@@ -53,9 +56,10 @@ class Publications(Desk):
                 future.set_result(result)
 
         try:
-            self._engine.propose(replica.set_id, encode_append(self._node.now_ms(), data), applied)
+            self._engine.propose(replica.set_id, payload, applied)
         except NotLeader:  # it is being handed over
             raise self._routes.not_leader(found, partition) from None
+        headers.know(payload, header)
         self._node.kick()
         return future
 
