@@ -127,6 +127,8 @@ def judge(own: Registration, seeds: Sequence[str], answers: Sequence[wire.PeerIn
         if answer is not None and answer.cluster_id and answer.broker.node_id != own.node_id:
             founders = tuple(registration_of(founder) for founder in answer.founders)
             places = [place for place, founder in enumerate(founders, start=1) if founder.node_id == own.node_id]
+            if not _is_sound(answer.cluster_id, founders):
+                return Wait(f"the broker at {seed} shows a cluster that makes no sense: check what listens there")
             return Adopt(Founding(answer.cluster_id, founders, places[0])) if places else Join(seed)
     nodes = [None if answer is None else answer.broker.node_id for answer in answers]
     if nodes[0] != own.node_id and None not in nodes and own.node_id not in nodes:
@@ -135,6 +137,9 @@ def judge(own: Registration, seeds: Sequence[str], answers: Sequence[wire.PeerIn
         )
     if nodes[0] != own.node_id:
         return Wait(f"waiting for the broker at {seeds[0]} to found the cluster")
+    others = [seed for seed, answer in zip(seeds, answers, strict=True) if answer and list(seeds) != answer.seeds]
+    if others:  # each of two that are told to be the first would found a cluster
+        return Wait(f"the brokers at {', '.join(others)} were given other seeds, or in another order: all must agree")
     missing = [seed for seed, node in zip(seeds, nodes, strict=True) if node is None]
     if missing:
         return Wait(f"founding the cluster needs every seed; no answer yet from {', '.join(missing)}")
@@ -144,6 +149,15 @@ def judge(own: Registration, seeds: Sequence[str], answers: Sequence[wire.PeerIn
     except ValidationError as error:
         return Wait(f"the seeds cannot found a cluster: {error.message}")
     return Found(founders)
+
+
+def _is_sound(cluster_id: str, founders: Sequence[Registration]) -> bool:
+    """What is recorded can never be changed, so it is checked before."""
+    try:
+        encode_found_cluster(cluster_id, founders, 0)
+    except ValidationError:
+        return False
+    return True
 
 
 def registration_of(founder: wire.Founder) -> Registration:
@@ -181,7 +195,7 @@ class Search:
     async def among(self, seeds: Sequence[str]) -> Founding:
         """Found a cluster with these, or take the place in it that is already there."""
         while True:
-            verdict = judge(self._own, seeds, await asyncio.gather(*(self._info(seed) for seed in seeds)))
+            verdict = judge(self._own, seeds, await asyncio.gather(*(self._info(seed, seeds) for seed in seeds)))
             if isinstance(verdict, Found):
                 return Founding(self._fresh_cluster_id, verdict.founders, 1)
             if isinstance(verdict, Adopt):
@@ -212,9 +226,14 @@ class Search:
             self._notices.say(address, f"the broker at {address} has no place for this one yet")
             return None
         founders = tuple(registration_of(founder) for founder in reply.founders)
+        if not _is_sound(reply.cluster_id, founders):
+            self._notices.say(address, f"the broker at {address} shows a cluster that makes no sense", logging.ERROR)
+            return None
         return Founding(reply.cluster_id, founders, reply.replica_id, joined=True)
 
-    async def _info(self, address: str) -> wire.PeerInfoReply | None:
+    async def _info(self, address: str, seeds: Sequence[str]) -> wire.PeerInfoReply | None:
+        if address == self._own.addresses.get("native"):  # perhaps only others can dial it
+            return wire.PeerInfoReply(founder_of(self._own), seeds=list(seeds))
         try:
             return await self._ask(address, wire.PeerInfo(founder_of(self._own)))
         except LannerError:

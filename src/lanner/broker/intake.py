@@ -94,7 +94,7 @@ class Intake:
 
     def take(self, peer: PeerHello, request: Request) -> None:
         """A frame that is not answered. Whatever it raises ends the connection."""
-        if not self._node.cluster_id or peer.cluster_id != self._node.cluster_id:
+        if self._node.steward is None or peer.cluster_id != self._node.cluster_id:
             return  # one of the two does not belong to the cluster yet, and will connect again when it does
         command = request.command
         if command is _RAFT:
@@ -107,8 +107,7 @@ class Intake:
     def _take_raft(self, node_id: str, frame: RaftFrame, bulk: memoryview) -> None:
         node = self._node
         steward, step = node.steward, node.engine.step
-        if steward is None:
-            return
+        assert steward is not None, "looked at before"
         start, end = 0, len(bulk)
         if sum(size for _, size in frame.items) != end:
             raise ProtocolError(f"a RAFT frame has {end} bytes of messages, and announces another number")
@@ -129,11 +128,11 @@ class Intake:
 
     def _take_snapshot(self, node_id: str, bulk: memoryview) -> None:
         node = self._node
-        if node.steward is not None:
-            value = snapshots.decode(bulk)
-            node.steward.learn_route(value.set_id, value.sender, node_id)
-            node.engine.step_snapshot(value)
-            node.kick()
+        assert node.steward is not None, "looked at before"
+        value = snapshots.decode(bulk)
+        node.steward.learn_route(value.set_id, value.sender, node_id)
+        node.engine.step_snapshot(value)
+        node.kick()
 
     # ------------------------------------------------------------------ questions
 
@@ -151,7 +150,7 @@ class Intake:
         node = self._node
         own, founding = founder_of(node.registration), node.founding
         if founding is None:
-            return PeerInfoReply(own)
+            return PeerInfoReply(own, seeds=list(node.settings.seeds))
         replica_id = await self._register(asked) if asked.join and node.serving else 0
         founders = [founder_of(founder) for founder in founding.founders]
         return PeerInfoReply(own, founding.cluster_id, founders, replica_id)

@@ -96,11 +96,21 @@ class _Line:
             buffers += parts
             size += length
             if size >= limits.RAFT_FRAME_BYTES:
-                link.tell(Command.RAFT, RaftFrame(items), buffers)
+                self.tell(link, Command.RAFT, RaftFrame(items), buffers)
                 items, buffers, size = [], [], 0
         if items:
-            link.tell(Command.RAFT, RaftFrame(items), buffers)
+            self.tell(link, Command.RAFT, RaftFrame(items), buffers)
         link.flush()
+
+    def tell(
+        self, link: ClientLink, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()
+    ) -> None:
+        """What this connection cannot carry is lost with it; nothing that happens to a line hurts the broker."""
+        try:
+            link.tell(command, control, bulk)
+        except LannerError as error:
+            self._peers.say(self._node_id, f"{self._peers.shown(self._node_id)}: {error.message}")
+            link.abort(error)
 
     def _give_up(self, messages: Sequence[tuple[int, Message]]) -> None:
         for set_id, message in messages:
@@ -185,6 +195,7 @@ class Peers:
         self._snapshot_rate = snapshot_bytes_per_second
         self._snapshot_free_seconds = 0.0
         self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
         self._notices = Notices(log)
 
     # ------------------------------------------------------------------ who there is
@@ -200,7 +211,11 @@ class Peers:
             gone = self._peers.pop(node_id)
             self._heard.pop(node_id, None)
             self._leaving.discard(node_id)
-            self.loop.create_task(gone.close())
+            self._addresses.pop(node_id, None)
+            self.on_silent(node_id)
+            closing = self.loop.create_task(gone.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     @property
     def known(self) -> list[str]:
@@ -334,8 +349,8 @@ class Peers:
     def _tell_snapshot(self, node_id: str, data: bytes) -> None:
         peer = self._peers.get(node_id)
         link = None if peer is None else peer.bulk.usable
-        if link is not None:
-            link.tell(Command.SNAPSHOT, SnapshotFrame(), [data])
+        if peer is not None and link is not None:
+            peer.bulk.tell(link, Command.SNAPSHOT, SnapshotFrame(), [data])
 
     def pulse(self, now_ms: int, led: Sequence[tuple[int, int]], *, leaving: bool = False) -> None:
         """A sign of life to everybody; each connection is told what is new, and now and then everything."""
@@ -349,7 +364,7 @@ class Peers:
                 told = line.told
                 news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
                 told.update(news)
-                link.tell(Command.PULSE, Pulse(now_ms, news, leaving))
+                line.tell(link, Command.PULSE, Pulse(now_ms, news, leaving))
 
     def watch(self) -> None:
         """Notice who has gone silent since the last look."""
@@ -395,7 +410,7 @@ class Peers:
     async def close(self) -> None:
         self._closed = True
         peers, self._peers = self._peers, {}
-        await asyncio.gather(*(peer.close() for peer in peers.values()))
+        await asyncio.gather(*(peer.close() for peer in peers.values()), *self._closing)
 
 
 __all__ = ["Address", "Home", "Peers"]

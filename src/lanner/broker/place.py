@@ -216,7 +216,7 @@ class Place:
                 found.append(broker.addresses.get("native", ""))
         if self.founding is not None:
             found += [one.addresses.get("native", "") for one in self.founding.founders if one.node_id == node_id]
-        addresses = [parse_address(text, "address") for text in found]
+        addresses = [_parsed(text) for text in found]
         return [address for address in addresses if address is not None]
 
     def unreachable(self, set_id: int, replica_id: int) -> None:
@@ -241,3 +241,11 @@ class Place:
         if gossip is None or not node.peers.is_alive(gossip[1]) or gossip[1] == self.node_id:
             return ""
         return gossip[1]
+
+
+def _parsed(text: str) -> Address | None:
+    """What others say of themselves may make no sense; then it is nowhere."""
+    try:
+        return parse_address(text, "address")
+    except ValidationError:
+        return None

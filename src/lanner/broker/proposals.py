@@ -31,17 +31,18 @@ COMMAND_BYTES_MAX: Final = 64 * 1024
 OUTCOMES_MAX: Final = 4_096
 _AGAIN_SECONDS_MIN: Final = 0.02
 _AGAIN_SECONDS_MAX: Final = 0.5
-_ELSEWHERE: Final = (NotLeader, ConnectionLost, BadGateway, ServiceUnavailable)
+_ATTEMPT_MS_MAX: Final = 3_000  # a broker that hangs is soon led away from
+_ELSEWHERE: Final = (NotLeader, ConnectionLost, BadGateway, ServiceUnavailable, DeadlineExceeded)
 
 
 class Outcomes:
     """What applying the latest commands came to, by index; for whoever had them proposed elsewhere."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[int, Any] = OrderedDict()
+        self._results: OrderedDict[int, tuple[bytes, Any]] = OrderedDict()
 
-    def note(self, index: int, result: Any) -> None:
-        self._results[index] = result
+    def note(self, index: int, command: bytes, result: Any) -> None:
+        self._results[index] = (command, result)
         if len(self._results) > OUTCOMES_MAX:
             self._results.popitem(last=False)
 
@@ -49,7 +50,14 @@ class Outcomes:
         """An index that came here within a snapshot has no outcome that anybody could know."""
         if index not in self._results:
             return ServiceUnavailable("the change was applied, but its outcome is not known here: look, or ask again")
-        return self._results[index]
+        return self._results[index][1]
+
+    def success_of(self, command: bytes, after_index: int) -> Any:
+        """What this very command came to when it took effect behind an index; None: it did not."""
+        for index, (other, result) in self._results.items():
+            if index > after_index and other == command and not isinstance(result, LannerError):
+                return result
+        return None
 
 
 class Proposals:
@@ -61,23 +69,31 @@ class Proposals:
         self.outcomes = Outcomes()
 
     async def propose(self, command: bytes, timeout_ms: int) -> Any:
-        """Until somebody leads, and until the deadline; a command may then have taken effect or not."""
+        """Until somebody leads, and until the deadline; a command may then have taken effect or not.
+
+        A command whose fate was not heard is proposed again. When it had taken effect after all, the second one finds
+        its own work done, which would look like somebody else's: so the first one's outcome counts.
+        """
         ends = self._loop.time() + timeout_ms / 1_000
         pause = _AGAIN_SECONDS_MIN
+        began_at, repeated = self._node.metadata_index, False
         while True:
             left_ms = int((ends - self._loop.time()) * 1_000)
             try:
-                result = await self._propose_once(command, max(left_ms, 1))
+                result = await self._propose_once(command, max(min(left_ms, _ATTEMPT_MS_MAX), 1))
             except _ELSEWHERE as error:
                 if self._loop.time() + pause >= ends:
                     raise DeadlineExceeded(
                         f"nobody could take the change of the metadata within {timeout_ms} ms: {error.message}"
                     ) from error
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _AGAIN_SECONDS_MAX)
+                pause, repeated = min(2 * pause, _AGAIN_SECONDS_MAX), True
                 continue
             if isinstance(result, LannerError):
-                raise result
+                first = self.outcomes.success_of(command, began_at) if repeated else None
+                if first is None:
+                    raise result
+                return first
             return result
 
     async def _propose_once(self, command: bytes, timeout_ms: int) -> Any:

@@ -101,7 +101,7 @@ class Replica:
         self.messages: list[Message] = []
         self.snapshot_peers: list[int] = []  # these need more than the log has
         self.watchers: set[Callable[[], None]] = set()
-        self.on_outcome: Callable[[int, Any], None] | None = None  # told what every entry came to
+        self.on_outcome: Callable[[int, bytes, Any], None] | None = None  # told what every entry came to
         self.applied_news = False
         self.closed = False
         self.unapplied_bytes = 0
@@ -217,7 +217,7 @@ class Replica:
                 effects.append(Effects(entry.index, entry.payload if outcome.live else None, outcome.released))
             wake = wake or outcome.deliverable
             if self.on_outcome is not None:
-                self.on_outcome(entry.index, outcome.result)
+                self.on_outcome(entry.index, entry.payload, outcome.result)
             waiter = waiting.pop(entry.index, None)
             if waiter is not None:
                 on_applied, size = waiter

@@ -36,6 +36,7 @@ class PeerInfoReply(Control):
     cluster_id: Name = ""  # empty: none yet
     founders: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # recorded
     replica_id: Number = 0  # of the metadata's set, for whoever asked to join; 0: not given yet, ask again
+    seeds: Annotated[list[Address], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # as it was told
 
 
 class Propose(Control):

@@ -31,8 +31,8 @@ SEEDS = ("a:1", "b:1", "c:1")
 A, B, C, D = (Registration(name, name * 8, {"native": f"{name}:1"}, "rack") for name in "abcd")
 
 
-def unfounded(broker: Registration) -> PeerInfoReply:
-    return PeerInfoReply(founder_of(broker))
+def unfounded(broker: Registration, seeds: tuple[str, ...] = SEEDS) -> PeerInfoReply:
+    return PeerInfoReply(founder_of(broker), seeds=list(seeds))
 
 
 def founded(broker: Registration, *founders: Registration, cluster_id: str = "x") -> PeerInfoReply:
@@ -91,6 +91,20 @@ def test_founders_that_cannot_be_one_cluster_are_not_recorded() -> None:
     assert isinstance(verdict, Wait)
     assert "two of the brokers have the same name" in verdict.reason
     assert isinstance(judge(A, SEEDS, [unfounded(A), unfounded(B), unfounded(B)]), Wait)
+
+
+def test_brokers_that_were_given_other_seeds_found_nothing_together() -> None:
+    other = ("b:1", "a:1", "c:1")
+    verdict = judge(A, SEEDS, [unfounded(A), unfounded(B, other), unfounded(C, ())])
+    assert isinstance(verdict, Wait)
+    assert "the brokers at b:1, c:1 were given other seeds" in verdict.reason
+    assert isinstance(judge(B, other, [unfounded(B, other), unfounded(A), unfounded(C, ())]), Wait)
+
+
+def test_a_recorded_list_that_makes_no_sense_is_not_taken() -> None:
+    verdict = judge(C, SEEDS, [founded(A, A, A, C), None, unfounded(C)])
+    assert isinstance(verdict, Wait)
+    assert "makes no sense" in verdict.reason
 
 
 # ---------------------------------------------------------------------- the record
@@ -195,6 +209,21 @@ async def test_a_new_disk_joins_and_asks_again_until_it_has_a_place(caplog: pyte
         assert await Search(D, ask, "fresh").among(SEEDS) == Founding("x", (A, B, C), 4, joined=True)
     assert ("a:1", True) in asked
     assert "joining as a learner" in caplog.text
+
+
+async def test_an_answer_that_makes_no_sense_is_not_joined(caplog: pytest.LogCaptureFixture) -> None:
+    senseless = PeerInfoReply(founder_of(A), "x", [founder_of(A), founder_of(A)], 2)
+    ask, _ = answering({"a:1": senseless}, {"a:1": PeerInfoReply(founder_of(A), "x", [founder_of(A)], 2)})
+    async with asyncio.timeout(5):
+        assert await Search(D, ask, "fresh").join(["a:1"]) == Founding("x", (A,), 2, joined=True)
+    assert "shows a cluster that makes no sense" in caplog.text
+
+
+async def test_a_broker_need_not_be_able_to_dial_itself() -> None:
+    ask, asked = answering({"b:1": unfounded(B), "c:1": unfounded(C)})
+    async with asyncio.timeout(5):
+        assert await Search(A, ask, "fresh").among(SEEDS) == Founding("fresh", (A, B, C), 1)
+    assert ("a:1", False) not in asked
 
 
 async def test_a_refused_newcomer_says_why_and_goes_on_asking(caplog: pytest.LogCaptureFixture) -> None:

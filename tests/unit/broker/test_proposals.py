@@ -1,0 +1,152 @@
+"""Changes of the metadata: where they go, and what is said of one whose first outcome was not heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from lanner.broker.node import Node
+from lanner.broker.proposals import COMMAND_BYTES_MAX, OUTCOMES_MAX, Outcomes, Proposals, Waiting
+from lanner.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    NotLeader,
+    ServiceUnavailable,
+    TopicExists,
+    ValidationError,
+)
+from lanner.wire.connection import Reply
+from lanner.wire.messages import Command, Control
+from lanner.wire.peers import Proposed
+
+
+class FakeNode:
+    """A node that leads the metadata, or knows who does; each proposal meets the next fate of the script."""
+
+    node_id = "own"
+
+    def __init__(self, leader: str, *fates: Any) -> None:
+        self.leader = leader
+        self.fates = list(fates)
+        self.engine = self
+        self.peers = self
+        self.metadata_index = 10
+        self.asked: list[bytes] = []
+        self.proposals = Proposals(cast(Node, self))
+
+    def leader_of(self, set_id: int) -> str:
+        return self.leader
+
+    def kick(self) -> None: ...
+
+    def propose(self, set_id: int, command: bytes, on_applied: Callable[[Any], None]) -> int:
+        self.asked.append(command)
+        fate = self.fates.pop(0)
+        if isinstance(fate, NotLeader):
+            raise fate
+        if fate is not None:
+            asyncio.get_running_loop().call_soon(self._apply, command, fate, on_applied)
+        return self.metadata_index + 1
+
+    def _apply(self, command: bytes, fate: Any, on_applied: Callable[[Any], None]) -> None:
+        lost = isinstance(fate, tuple)  # it takes effect, and nobody hears of it
+        self.metadata_index += 1
+        self.proposals.outcomes.note(self.metadata_index, command, fate[0] if lost else fate)
+        on_applied(NotLeader("not known here") if lost else fate)
+
+    async def call(self, node_id: str, command: Command, control: Control, bulk: Any, *, timeout_ms: int) -> Reply:
+        assert (node_id, command) == (self.leader, Command.PROPOSE)
+        self.asked.append(bulk[0])
+        fate = self.fates.pop(0)
+        if isinstance(fate, Exception):
+            raise fate
+        self.metadata_index += 1
+        if fate is not None:
+            self.proposals.outcomes.note(self.metadata_index, bulk[0], fate)
+        return Reply(1, Command.PROPOSE, Proposed(self.metadata_index), memoryview(b""))
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
+        assert condition()
+
+
+async def test_a_leader_proposes_here_and_tells_what_it_came_to() -> None:
+    node = FakeNode("own", "made")
+    assert await node.proposals.propose(b"c", 1_000) == "made"
+    assert await FakeNode("own", "made").proposals.propose_here(b"c", 1_000) == (11, "made")
+
+
+async def test_what_the_machine_refuses_is_raised() -> None:
+    with pytest.raises(TopicExists):
+        await FakeNode("own", TopicExists()).proposals.propose(b"c", 1_000)
+    with pytest.raises(TopicExists):
+        await FakeNode("other", TopicExists()).proposals.propose(b"c", 1_000)
+
+
+async def test_everybody_else_sends_it_to_the_leader_and_has_the_outcome_from_the_own_machine() -> None:
+    node = FakeNode("other", "made")
+    assert await node.proposals.propose(b"c", 1_000) == "made"
+    assert node.asked == [b"c"]
+
+
+async def test_it_is_tried_again_while_nobody_leads_or_the_connection_breaks() -> None:
+    node = FakeNode("other", ConnectionLost("cut"), NotLeader("not me"), ServiceUnavailable("draining"), "made")
+    assert await node.proposals.propose(b"c", 5_000) == "made"
+    assert len(node.asked) == 4
+
+
+async def test_nobody_for_too_long_is_a_missed_deadline() -> None:
+    with pytest.raises(DeadlineExceeded, match="nobody leads the metadata"):
+        await FakeNode("").proposals.propose(b"c", 50)
+    with pytest.raises(DeadlineExceeded, match="did not commit in time"):
+        await FakeNode("own", None).proposals.propose(b"c", 50)
+
+
+async def test_a_command_that_took_effect_unheard_is_not_reported_as_somebody_elses() -> None:
+    node = FakeNode("own", ("made",), TopicExists())
+    assert await node.proposals.propose(b"c", 5_000) == "made"
+    assert node.asked == [b"c", b"c"]
+
+
+async def test_what_somebody_else_did_before_is_still_a_conflict() -> None:
+    node = FakeNode("own", NotLeader("not yet"), TopicExists())
+    node.proposals.outcomes.note(9, b"c", "made")
+    with pytest.raises(TopicExists):
+        await node.proposals.propose(b"c", 5_000)
+
+
+async def test_an_outcome_that_came_within_a_snapshot_is_not_known() -> None:
+    node = FakeNode("other", None)
+    with pytest.raises(ServiceUnavailable, match="outcome is not known"):
+        await node.proposals.propose(b"c", 1_000)
+
+
+@pytest.mark.parametrize("size", [0, COMMAND_BYTES_MAX + 1])
+async def test_commands_are_bounded(size: int) -> None:
+    with pytest.raises(ValidationError, match="too short or too long"):
+        await FakeNode("own").proposals.propose_here(b"x" * size, 1_000)
+
+
+def test_only_so_many_outcomes_are_kept() -> None:
+    outcomes = Outcomes()
+    for index in range(OUTCOMES_MAX + 1):
+        outcomes.note(index, b"c", index)
+    assert isinstance(outcomes.at(0), ServiceUnavailable)
+    assert outcomes.at(OUTCOMES_MAX) == OUTCOMES_MAX
+
+
+async def test_those_who_wait_look_again_whenever_something_may_have_changed() -> None:
+    waiting, seen = Waiting(), []
+    waiter = asyncio.ensure_future(waiting.until(lambda: bool(seen)))
+    gone = asyncio.ensure_future(waiting.until(lambda: False))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    waiting.look_again()
+    await asyncio.sleep(0)
+    assert not waiter.done()
+    seen.append(1)
+    waiting.look_again()
+    await asyncio.wait_for(waiter, 1)
