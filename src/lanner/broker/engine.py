@@ -24,7 +24,6 @@ answered only from `committed`, so nobody hears of something that a power loss c
 from __future__ import annotations
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -35,6 +34,7 @@ from lanner import batch, limits
 from lanner.broker.headers import KnownHeaders
 from lanner.broker.installs import Incoming, Installs
 from lanner.broker.logs import JournalLog
+from lanner.broker.payloads import PayloadCache
 from lanner.broker.replica import MEMBERSHIP_KEY, Effects, Load, Machine, OnAnswer, OnApplied, Replica
 from lanner.broker.resting import Rest
 from lanner.broker.snapshots import Parcel, Piece, Reply, Sending
@@ -73,30 +73,6 @@ class SaveJob:
     @property
     def puts(self) -> Mapping[bytes, bytes | None]:
         return self.save.puts
-
-
-class PayloadCache:
-    """The newest payloads, so that a consumer at the tail costs no read. Bounded by bytes; the oldest go first."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._payloads: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-
-    def put(self, set_id: int, index: int, payload: bytes) -> None:
-        self._payloads[set_id, index] = payload
-        self._bytes += len(payload)
-        while self._bytes > self._bytes_max:
-            _, oldest = self._payloads.popitem(last=False)
-            self._bytes -= len(oldest)
-
-    def get(self, set_id: int, index: int) -> bytes | None:
-        return self._payloads.get((set_id, index))
-
-    def drop(self, set_id: int, index: int) -> None:
-        payload = self._payloads.pop((set_id, index), None)
-        if payload is not None:
-            self._bytes -= len(payload)
 
 
 class Engine:
@@ -351,7 +327,7 @@ class Engine:
     def _take_ready(self, replica: Replica) -> None:
         effects = replica.take_ready()
         if effects:
-            self._tell_ledger(replica.set_id, effects)
+            self._tell_ledger(replica, effects)
         if replica.messages:
             self._messages += [(replica.set_id, message) for message in replica.messages]
             replica.messages.clear()
@@ -365,18 +341,33 @@ class Engine:
             if replica.set_id != CLUSTER_SET:
                 self._due_unknown[replica.set_id] = replica
 
-    def _tell_ledger(self, set_id: int, effects: Iterable[Effects]) -> None:
-        ledger, cache = self.ledger, self.cache
-        for effect in effects:
-            if effect.payload is not None:
-                ledger.keep(set_id, effect.index)
-                cache.put(set_id, effect.index, effect.payload)
-            for index, kept, size in effect.released:
-                if kept is None:
-                    ledger.release(set_id, index)
-                    cache.drop(set_id, index)
-                else:
-                    ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), size)
+    def _tell_ledger(self, replica: Replica, effects: Iterable[Effects]) -> None:
+        """What the machine wants to keep, run by run, and what it lets go of. Only a leader is asked for payloads."""
+        ledger, cache, set_id = self.ledger, self.cache, replica.set_id
+        leads = replica.node.leadership is not None
+        first, last = 1, 0  # of the run that is not told yet
+        for index, payload, released in effects:
+            if payload is not None:
+                if index != last + 1:
+                    ledger.keep(set_id, first, last)
+                    first = index
+                last = index
+                if leads:
+                    cache.put(set_id, index, payload)
+            if released:
+                ledger.keep(set_id, first, last)
+                first = last + 1
+                self._let_go(set_id, released)
+        ledger.keep(set_id, first, last)
+
+    def _let_go(self, set_id: int, released: Iterable[tuple[int, Any, int]]) -> None:
+        ledger = self.ledger
+        for index, kept, size in released:
+            if kept is None:
+                ledger.release(set_id, index)
+                self.cache.drop(set_id, index)
+            else:
+                ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), size)
 
     # ------------------------------------------------------------------ time
 

@@ -385,9 +385,9 @@ class Ledger:
 
     # -------------------------------------------------------------- what is wanted
 
-    def keep(self, set_id: int, index: int) -> None:
-        """The machine wants the entry: it stays readable after compaction."""
-        self._books.log(set_id).keep(index)
+    def keep(self, set_id: int, first: int, last: int | None = None) -> None:
+        """The machine wants this entry, or a run of them, whole: they stay readable after compaction."""
+        self._books.log(set_id).keep(first, last)
 
     def keep_part(self, set_id: int, index: int, kept: bytes, size: int) -> None:
         """Of the entry the machine wants only this; a rewrite copies only this (see `Rewrite.write`)."""

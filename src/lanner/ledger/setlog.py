@@ -7,13 +7,15 @@ header; every change of that is told to the holdings at once, so live bytes are 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lanner.ledger.chunk import CHUNK_BITS, CHUNK_ENTRIES, SLOT_MASK, Chunk, Part, Run
 from lanner.ledger.holdings import Holdings
 from lanner.ledger.records import ENTRY_HEADER_BYTES, Location
 from lanner.ledger.rows import SetState
 from lanner.ledger.shelf import Shelf
+
+_WANTED: Final = b"\x01" * CHUNK_ENTRIES
 
 
 class Stored(NamedTuple):
@@ -107,12 +109,18 @@ class SetLog:
 
     # -------------------------------------------------------------- what is wanted
 
-    def keep(self, index: int) -> None:
-        """The machine wants the entry, whole."""
-        chunk, slot = self._found(index)
-        if not chunk.wanted[slot]:
-            self._shelf.touch(chunk)
-            chunk.wanted[slot] = 1
+    def keep(self, first: int, last: int | None = None) -> None:
+        """The machine wants this entry, or a run of them, whole. None may be missing."""
+        last = first if last is None else last
+        while first <= last:
+            chunk, start = self._found(first)
+            stop = min(start + last - first + 1, len(chunk))
+            if chunk.files[start:stop].count(0):
+                raise KeyError((self.state.set_id, first))
+            if chunk.wanted.find(0, start, stop) >= 0:
+                self._shelf.touch(chunk)
+                chunk.wanted[start:stop] = _WANTED[: stop - start]
+            first += stop - start
 
     def keep_part(self, index: int, part: Part) -> None:
         """The machine wants only this of the entry; one that is gone was released later, in what a restart repeats."""

@@ -184,3 +184,18 @@ def test_raft_gets_the_whole_entry_while_it_may_ask_for_it(log: SetLog) -> None:
     log.keep_part(1, Part(b"k", 0))
     chunk, slot = log.find(1) or pytest.fail("entry 1 is gone")
     assert log.wanted_part(1, chunk, slot) is None
+
+
+def test_a_run_is_kept_over_the_border_of_two_chunks_and_none_of_it_may_be_missing(
+    log: SetLog, holdings: Holdings
+) -> None:
+    append(log, 1, 600)
+    log.keep(200, 520)
+    log.keep(300, 310)
+    log.keep(9, 8)
+    log.compact(599)
+    assert [index for index in range(1, 600) if live(log, index)] == list(range(200, 521))
+    assert holdings.live_bytes == 322 * HELD
+    for first, last in ((521, 521), (199, 201), (600, 601), (601, 601)):
+        with pytest.raises(KeyError):
+            log.keep(first, last)
