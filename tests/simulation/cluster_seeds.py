@@ -1,4 +1,4 @@
-"""Seeds of simulated clusters, run one after the other in this process: the test files are what is spread over cores."""
+"""Seeds of simulated clusters, one after the other in this process: the test files are what is spread over cores."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ PIECE: Final = "piece"
 PULSE: Final = "pulse"
 REPORT: Final = "report"
 _PULSE: Final = struct.Struct("<q")
+_LED: Final = struct.Struct("<QQ")
 _WORK: Final = ("save", "rewrite", "prepare")
 
 
@@ -120,6 +121,7 @@ class ClusterBroker(SimBroker):
         self.paused_until_ms = 0
         self.slow_until_ms = 0
         self.heard_ms: dict[str, int] = {}
+        self.gossip: dict[int, tuple[int, str]] = {}  # set → (term, who says that it leads it)
         self._silent: set[str] = set()
         self._watched: dict[int, Replica] = {}
         self._ticks = 0
@@ -140,7 +142,7 @@ class ClusterBroker(SimBroker):
         self._forget()
         self._watched = {}
         self.commits = []
-        self.heard_ms, self._silent = {}, set()
+        self.heard_ms, self._silent, self.gossip = {}, set(), {}
         self.leader_clock = LeaderClock(self.own_clock.now_ms, lambda: self.world.clock.elapsed_ms)
         ledger = Ledger.recover(
             self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=bounds.segment_bytes
@@ -226,7 +228,8 @@ class ClusterBroker(SimBroker):
         return heard_ms is not None and self.world.clock.elapsed_ms - heard_ms <= ALIVE_MS
 
     def _pulse(self) -> None:
-        frame = _PULSE.pack(self.own_clock.now_ms())
+        led = self.steward.led() if self.place is not None else []
+        frame = _PULSE.pack(self.own_clock.now_ms()) + b"".join(_LED.pack(*one) for one in led)
         for node_id in self.acquaintances():
             self._post(node_id, CLUSTER_SET, frame, PULSE)
             if node_id in self.heard_ms and not self.is_alive(node_id) and node_id not in self._silent:
@@ -326,8 +329,11 @@ class ClusterBroker(SimBroker):
         """A letter of another broker."""
         if letter.kind == PULSE:
             self.heard_ms[sender_node] = self.world.clock.elapsed_ms
-            self.leader_clock.observe(sender_node, *_PULSE.unpack(letter.frame))
+            self.leader_clock.observe(sender_node, *_PULSE.unpack_from(letter.frame))
             self._silent.discard(sender_node)
+            for set_id, term in _LED.iter_unpack(letter.frame[_PULSE.size :]):
+                if term >= self.gossip.get(set_id, (0, ""))[0]:
+                    self.gossip[set_id] = (term, sender_node)
             return
         if self.place is None:
             return
@@ -361,8 +367,4 @@ class ClusterBroker(SimBroker):
         replica = self.engine.replicas.get(set_id)
         if replica is not None and replica.node.leader_id:
             return self.steward.route(set_id, replica.node.leader_id)
-        record = self.engine.cluster.sets.get(set_id)
-        if record is None or replica is not None:
-            return None
-        preferred = record.replica(record.preferred)
-        return None if preferred is None else preferred.node_id
+        return self.gossip[set_id][1] if set_id in self.gossip else None

@@ -288,9 +288,9 @@ class ClusterSimulation:
         called = self.traffic.now()
         partition = leader.engine.replica(set_id).partition
         partition.check()
-        stored = self._stored(set_id, leader)
+        stored = stored_on(set_id, leader)
         for holder in holders:
-            if self._stored(set_id, holder) != stored:
+            if stored_on(set_id, holder) != stored:
                 raise Broken("replicas differ", set_id, f"{holder.name} reads something else than {leader.name}")
         groups = [group for group in QUEUE_GROUPS if group in partition.groups()]
         dead: list[tuple[str, int]] = []
@@ -312,18 +312,18 @@ class ClusterSimulation:
             )
         )
 
-    @staticmethod
-    def _stored(set_id: int, broker: ClusterBroker) -> dict[int, Stored]:
-        """Everything that a replica can read, from its own disk."""
-        partition: Partition = broker.engine.replica(set_id).partition
-        stored: dict[int, Stored] = {}
-        offset = partition.first_offset
-        while refs := partition.batches_from(offset, 1 << 20):
-            for ref in refs:
-                for at, value in broker.read(set_id, ref).items():
-                    stored[at] = Stored(at, name_of(value), ref.lane)
-                offset = ref.base_offset + ref.count
-        return stored
+
+def stored_on(set_id: int, broker: ClusterBroker) -> dict[int, Stored]:
+    """Everything that a broker's replica of a partition can read, from its own disk."""
+    partition: Partition = broker.engine.replica(set_id).partition
+    stored: dict[int, Stored] = {}
+    offset = partition.first_offset
+    while refs := partition.batches_from(offset, 1 << 20):
+        for ref in refs:
+            for at, value in broker.read(set_id, ref).items():
+                stored[at] = Stored(at, name_of(value), ref.lane)
+            offset = ref.base_offset + ref.count
+    return stored
 
 
-__all__ = ["CLUSTER_CALLS", "CLUSTER_EVENTS", "CLUSTER_TOTALS", "ClusterSimulation", "simulate_cluster"]
+__all__ = ["CLUSTER_CALLS", "CLUSTER_EVENTS", "CLUSTER_TOTALS", "ClusterSimulation", "simulate_cluster", "stored_on"]

@@ -6,7 +6,7 @@ committed anywhere before. Looking costs little, because only what has changed s
 
 - *election safety*: one leader a term; one vote a node and term, and none that the disk does not hold;
 - *log matching*: what is stored as entry i of term t is the same everywhere, and follows the same entry;
-- *leader completeness*: who is elected has everything that was committed;
+- *leader completeness*: who is elected has everything that was committed in earlier terms;
 - *committed is immutable*: of entry i every node commits and applies the same, now and after every restart; what a
   leader commits lies on a majority of disks and reaches into its own term;
 - *state machine safety*: machines that applied the same index have the same rows;
@@ -18,6 +18,7 @@ committed anywhere before. Looking costs little, because only what has changed s
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class SetRecord:
     leaders: dict[int, int] = field(default_factory=dict)  # term → replica
     term: int = 0  # the highest that anybody has led in
     terms: list[int] = field(default_factory=list)  # of committed entries; entry 1 is at place 0
+    committed_in: list[int] = field(default_factory=list)  # the term of the leader that committed each
     checksums: dict[int, int] = field(default_factory=dict)  # of entries that were applied
     stored: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)  # (index, term) → (term before, crc)
     members: dict[tuple[int, int], Membership] = field(default_factory=dict)  # (index, term) of a membership entry
@@ -232,6 +234,7 @@ class ClusterWitness:
         if index != len(terms) + 1:
             self._break("committed entry lost", record, node, f"entry {index} is committed after {len(terms)}")
         terms.append(term)
+        record.committed_in.append(node.term)
         record.first_of_term.setdefault(term, index)
         members = record.members.get((index, term))
         if members is not None:
@@ -288,8 +291,9 @@ class ClusterWitness:
             self._break("election safety", record, node, f"{record.leaders[node.term]} leads term {node.term}, too")
         self.elections += 1
         record.term = max(record.term, node.term)
-        last = len(record.terms)
-        if node.last_index < last or (last > node.compacted_index and node.tail.term(last) != record.terms[-1]):
+        # A vote may come so late that others lead in later terms already: it owes nothing to those.
+        last = bisect_left(record.committed_in, node.term)
+        if node.last_index < last or (last > node.compacted_index and node.tail.term(last) != record.terms[last - 1]):
             self._break("leader completeness", record, node, f"it lacks the committed entry {last}")
 
     def _committed(self, record: SetRecord, before: int, node: RaftNode) -> None:

@@ -40,7 +40,7 @@ def size_of(seed: int) -> int:
 class SimCluster:
     """Brokers and clients over one network, and the time that passes for them."""
 
-    def __init__(self, seed: int, nodes: int = 0) -> None:
+    def __init__(self, seed: int, nodes: int = 0, bounds: Bounds | None = None) -> None:
         self.rng = rng = Random(seed)
         self.clock = SimClock()
         self.network = SimNetwork(rng)
@@ -49,7 +49,7 @@ class SimCluster:
         self.counts: Counter[str] = Counter()
         self.brokers: dict[int, ClusterBroker] = {}
         self.events = 0
-        self.bounds = Bounds(
+        self.bounds = bounds or Bounds(
             segment_bytes=rng.choice((16_384, 32_768)),
             tail_entries=rng.choice((2, 10, 40)),
             tail_bytes=rng.choice((2_000, 10_000, 40_000)),
