@@ -274,7 +274,8 @@ class Brokers:
                 assert isinstance(outcome.control, kind)
                 self._home = session
                 return outcome.control, outcome.bulk
-            without_effect = isinstance(outcome, Overloaded) or outcome.details.get("sent") is False
+            told = outcome.details
+            without_effect = isinstance(outcome, Overloaded) or told.get("sent") is False or told.get("refused") is True
             if not outcome.retryable or not (repeatable or without_effect):
                 raise outcome
             if isinstance(outcome, DeadlineExceeded) and not bounded:

@@ -102,12 +102,12 @@ class Poller:
             self._check_open()
             leaders = await self._leaders()
             left_ms = max(0, round((deadline - self._loop.time()) * 1000))
+            replies: list[Reply] = []
             if self._lost:
-                replies = await self._poll_lost(leaders, left_ms)
-            elif len(leaders) == 1 and self._trouble is None:
-                replies = await self._poll_one(leaders, max_messages, left_ms)
-            else:
-                replies = await self._poll_several(leaders, max_messages)
+                answered = await self._poll_lost(leaders, left_ms, replies)
+                leaders = self._without(leaders, answered)
+            if leaders and not any(reply.control.batches for reply in replies):
+                replies += await self._poll_new(leaders, max_messages, left_ms)
             if any(reply.control.batches for reply in replies):
                 return replies
             now = self._loop.time()
@@ -137,7 +137,18 @@ class Poller:
             await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
         return leaders
 
+    def _without(self, leaders: Leaders, answered: set[int]) -> Leaders:
+        """What is to be asked anew: not what has just been answered, nor where an answer is still owed."""
+        done = answered.union(*(lost.partitions for lost in self._lost))
+        left = {session: [one for one in partitions if one not in done] for session, partitions in leaders.items()}
+        return {session: partitions for session, partitions in left.items() if partitions}
+
     # ------------------------------------------------------------------ polling
+
+    async def _poll_new(self, leaders: Leaders, max_messages: int, wait_ms: int) -> list[Reply]:
+        if len(leaders) == 1 and self._trouble is None:
+            return await self._poll_one(leaders, max_messages, wait_ms)
+        return await self._poll_several(leaders, max_messages)
 
     async def _poll_one(self, leaders: Leaders, max_messages: int, wait_ms: int) -> list[Reply]:
         """One broker leads everything: it keeps the order of urgency by itself, and waits."""
@@ -177,9 +188,9 @@ class Poller:
         self._turn += 1
         return equals[self._turn % len(equals)]
 
-    async def _poll_lost(self, leaders: Leaders, wait_ms: int) -> list[Reply]:
-        """Repeat what was lost under its number, where its partitions are led now."""
-        replies: list[Reply] = []
+    async def _poll_lost(self, leaders: Leaders, wait_ms: int, replies: list[Reply]) -> set[int]:
+        """Repeat what was lost under its number, where its partitions are led now; which have answered."""
+        answered: set[int] = set()
         everything = {partition for partitions in leaders.values() for partition in partitions}
         for lost in list(self._lost):
             self._lost.remove(lost)
@@ -201,8 +212,9 @@ class Poller:
                 )
                 if reply is not None:
                     replies.append(reply)
+                    answered.update(partitions)
                     left -= sum(one.count for batch in reply.control.batches for one in batch.ranges)
-        return replies
+        return answered
 
     def _next(self) -> int:
         self._sequence += 1

@@ -272,7 +272,10 @@ class Routing:
             await asyncio.sleep(_SECOND_LOOK_S)  # it may have been made a moment ago, at another broker
         self._routes.pop(topic, None)
         raise from_wire(
-            code, f"there is no topic {topic!r}: create it first, or let the broker create topics by itself"
+            code,
+            f"there is no topic {topic!r}: create it first, or let the broker create topics by itself"
+            if code == TopicNotFound.code
+            else f"no partition of {topic!r} can be used at present: a majority of its brokers may be away",
         )
 
 

@@ -142,6 +142,8 @@ class _ScriptedSession:
         answer = broker.default(request) if scripted is None else scripted(request.control, request)
         if answer is HANG_UP:
             link.abort(LannerError("hung up"))
+        elif answer is SILENCE and broker.cluster is not None:
+            broker.cluster.watching.append((link, request))
         elif isinstance(answer, LannerError):
             link.fail(request, answer)
         elif isinstance(answer, tuple):
@@ -189,6 +191,7 @@ class ScriptedCluster:
         self.ready: dict[int, list[Leased]] = defaultdict(list)
         self.polls: dict[tuple[int, str, int], list[Leased]] = {}  # by partition, member and sequence
         self.acked: list[tuple[int, int]] = []
+        self.watching: list[tuple[ServerLink, Request]] = []  # glances that wait for something
 
     async def start(self) -> None:
         for broker in self.brokers.values():
@@ -218,6 +221,9 @@ class ScriptedCluster:
         """Messages for consumers."""
         for value in values:
             self.ready[partition].append(Leased(partition, len(self.ready[partition]), priority, value))
+        for link, request in [one for one in self.watching if partition in one[1].control.partitions]:
+            self.watching.remove((link, request))
+            link.reply(request, Glanced(priority))
 
     def not_led(self, broker: ScriptedBroker, partitions: Iterable[int]) -> LannerError | None:
         for partition in partitions:
