@@ -60,6 +60,7 @@ class Polling:
     async def lease(self, replicas: list[tuple[int, Replica]], request: Poll) -> tuple[list[Leased], bool]:
         """Lease from one partition after the other, the most urgent first, until the poll is full."""
         await self.make_group(replicas, request.group, request.start)
+        self.check_kind(replicas, request.group)  # on all of them, before anything is leased on one
         if request.sequence < 0:
             request = request._replace(sequence=self._anonymous_sequence())
         elif self._may_repeat((replicas[0][1].set_id, request.group, request.member), request.sequence):
