@@ -11,7 +11,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from lanner.client import consumer as asynchronous_consumer
 from lanner.client import delivery as asynchronous_delivery
@@ -20,7 +20,14 @@ from lanner.client import queue as asynchronous_queue
 from lanner.client import reader as asynchronous_reader
 from lanner.client.delivery import Deliveries, Delivery, Part, Settling
 from lanner.client.intake import Text
-from lanner.client.reader import Start
+from lanner.client.options import (
+    ColumnOptions,
+    ConsumerOptions,
+    MessageOptions,
+    ProducerOptions,
+    ReaderOptions,
+    Start,
+)
 from lanner.client.receipts import Receipt, Receipts
 from lanner.client.session import TIMEOUT_MS
 from lanner.client.stream import Hole, ReadBatch
@@ -283,7 +290,7 @@ class Producer:
         self._producer = producer
         self._places = threading.BoundedSemaphore(SENDINGS_MAX)
 
-    def send(self, topic: str, value: Text, **options: Any) -> concurrent.futures.Future[Receipt]:
+    def send(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> concurrent.futures.Future[Receipt]:
         """Take one message; options as of the asynchronous `send`."""
         self._places.acquire()
         try:
@@ -294,7 +301,7 @@ class Producer:
         started.add_done_callback(lambda _: self._places.release())
         return started
 
-    def publish_many(self, topic: str, values: Sequence[Text], **options: Any) -> Receipts:
+    def publish_many(self, topic: str, values: Sequence[Text], **options: Unpack[ColumnOptions]) -> Receipts:
         return self._thread.call(self._producer.publish_many(topic, values, **options))
 
     def flush(self) -> None:
@@ -319,22 +326,22 @@ class Queue:
         self.admin = Admin(thread, queue.admin)
         self._on_close: list[Callable[[], None]] = []
 
-    def publish(self, topic: str, value: Text, **options: Any) -> Receipt:
+    def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:
         """Publish one message and wait until it is stored durably; options as of the asynchronous `publish`."""
         return self._thread.call(self._queue.publish(topic, value, **options))
 
-    def publish_many(self, topic: str, values: Sequence[Text], **options: Any) -> Receipts:
+    def publish_many(self, topic: str, values: Sequence[Text], **options: Unpack[ColumnOptions]) -> Receipts:
         """Publish many messages, given as columns; options as of the asynchronous `publish_many`."""
         return self._thread.call(self._queue.publish_many(topic, values, **options))
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         return Producer(self._thread, self._thread.call(_made(lambda: self._queue.producer(**options))))
 
-    def consumer(self, topic: str, group: str, **options: Any) -> Consumer:
+    def consumer(self, topic: str, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         made = self._thread.call(_made(lambda: self._queue.consumer(topic, group, **options)))
         return Consumer(self._thread, made)
 
-    def reader(self, topic: str, **options: Any) -> Reader:
+    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         return Reader(self._thread, self._thread.call(_opened(self._queue, topic, options)))
 
     @property

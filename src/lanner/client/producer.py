@@ -13,7 +13,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from lanner import limits
 from lanner.batch import Codec
@@ -34,6 +34,7 @@ from lanner.client.intake import (
     split_by_size,
     value_bytes,
 )
+from lanner.client.options import MessageOptions
 from lanner.client.parcel import Fate, Identity, Lane, Parcel
 from lanner.client.receipts import Placed, Receipt, Receipts, Sending
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
@@ -193,7 +194,7 @@ class Producer:
             await asyncio.sleep(0)  # a batch became full: whoever sends in a tight loop lets it leave
         return sending
 
-    async def publish(self, topic: str, value: Text, **options: Any) -> Receipt:
+    async def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:
         """Send one message and wait for its receipt; options as of `send`."""
         return await (await self.send(topic, value, **options))
 

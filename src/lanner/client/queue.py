@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, Unpack
 
-from lanner import limits
 from lanner.client.admin import Admin
 from lanner.client.brokers import Brokers
 from lanner.client.consumer import Consumer
-from lanner.client.intake import Moment, Text
+from lanner.client.intake import Text
+from lanner.client.options import ColumnOptions, ConsumerOptions, MessageOptions, ProducerOptions, ReaderOptions
 from lanner.client.producer import Producer
-from lanner.client.reader import Reader, Start
+from lanner.client.reader import Reader
 from lanner.client.receipts import Receipt, Receipts
 from lanner.client.routing import Routing
 from lanner.client.session import TIMEOUT_MS
-from lanner.client.stream import Hole
-from lanner.model import PRIORITY_NORMAL
 
 
 class Queue:
@@ -34,96 +32,30 @@ class Queue:
 
     # ------------------------------------------------------------------ publishing
 
-    async def publish(
-        self,
-        topic: str,
-        value: Text,
-        *,
-        key: Text | None = None,
-        headers: Mapping[str, Text] | None = None,
-        priority: int | str = PRIORITY_NORMAL,
-        partition: int | None = None,
-        delay_ms: float | None = None,
-        deliver_at: Moment | None = None,
-        ttl_ms: float | None = None,
-        expires_at: Moment | None = None,
-        dedup_id: Text | None = None,
-    ) -> Receipt:
+    async def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:
         """Publish one message; returns once it is stored durably.
 
-        What several tasks publish while a request is under way travels together.
+        Options: key, headers, priority, partition, delay_ms or deliver_at, ttl_ms or expires_at, dedup_id. What several
+        tasks publish while a request is under way travels together.
         """
         publisher = self._publisher or self._open_publisher()
-        sending = await publisher.send(
-            topic,
-            value,
-            key=key,
-            headers=headers,
-            priority=priority,
-            partition=partition,
-            delay_ms=delay_ms,
-            deliver_at=deliver_at,
-            ttl_ms=ttl_ms,
-            expires_at=expires_at,
-            dedup_id=dedup_id,
-        )
-        return await sending
+        return await (await publisher.send(topic, value, **options))
 
-    async def publish_many(
-        self,
-        topic: str,
-        values: Sequence[Text],
-        *,
-        keys: Sequence[Text | None] | None = None,
-        headers: Sequence[Mapping[str, Text] | None] | None = None,
-        priority: int | str = PRIORITY_NORMAL,
-        partition: int | None = None,
-        delay_ms: float | None = None,
-        deliver_at: Moment | None = None,
-        ttl_ms: float | None = None,
-        expires_at: Moment | None = None,
-        return_errors: bool = False,
-    ) -> Receipts:
-        """Publish many messages, given as columns; returns once all are stored durably."""
+    async def publish_many(self, topic: str, values: Sequence[Text], **options: Unpack[ColumnOptions]) -> Receipts:
+        """Publish many messages, given as columns; returns once all are stored durably.
+
+        Options: as of `publish`, with keys and headers as columns too; and return_errors.
+        """
         publisher = self._publisher or self._open_publisher()
-        return await publisher.publish_many(
-            topic,
-            values,
-            keys=keys,
-            headers=headers,
-            priority=priority,
-            partition=partition,
-            delay_ms=delay_ms,
-            deliver_at=deliver_at,
-            ttl_ms=ttl_ms,
-            expires_at=expires_at,
-            return_errors=return_errors,
-        )
+        return await publisher.publish_many(topic, values, **options)
 
-    def producer(
-        self,
-        *,
-        linger_ms: float = 5,
-        batch_bytes: int = 128 * limits.KIB,
-        batch_messages: int = 1_000,
-        buffer_bytes_max: int = 32 * limits.MIB,
-        codec: str = "none",
-        idempotent: bool = True,
-        timeout_ms: float | None = None,
-    ) -> Producer:
-        """A producer of its own, with its own batching. Close it, or use it as `async with`."""
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer of its own, with its own batching. Close it, or use it as `async with`.
+
+        Options: linger_ms, batch_bytes, batch_messages, buffer_bytes_max, codec, idempotent, timeout_ms.
+        """
         self._brokers.check_open()
-        producer = Producer(
-            self._brokers,
-            self._routing,
-            linger_ms=linger_ms,
-            batch_bytes=batch_bytes,
-            batch_messages=batch_messages,
-            buffer_bytes_max=buffer_bytes_max,
-            codec=codec,
-            idempotent=idempotent,
-            timeout_ms=timeout_ms,
-        )
+        producer = Producer(self._brokers, self._routing, **options)
         self._producers = [one for one in self._producers if not one.is_closed]
         self._producers.append(producer)
         return producer
@@ -134,74 +66,26 @@ class Queue:
 
     # ------------------------------------------------------------------ consuming
 
-    def consumer(
-        self,
-        topic: str,
-        group: str,
-        *,
-        max_messages: int = 100,
-        max_bytes: int = limits.MIB,
-        lease_ms: int | None = None,
-        prefetch: int | None = None,
-        partitions: Sequence[int] | None = None,
-        start: str = "earliest",
-        auto_ack: bool = False,
-        auto_extend: bool = False,
-        member: str | None = None,
-    ) -> Consumer:
+    def consumer(self, topic: str, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """A member of a queue group. `async with` gives back at the end what was not settled.
 
+        Options: max_messages, max_bytes, lease_ms, prefetch, partitions, start, auto_ack, auto_extend, member.
         `prefetch` fixes how many messages `async for` takes at a time; by default it takes what it can handle in a
         tenth of a second. `auto_extend` keeps extending the leases of what is held. `auto_ack` settles as it hands
         out: at most once.
         """
         self._brokers.check_open()
-        return Consumer(
-            self._brokers,
-            self._routing,
-            topic,
-            group,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            lease_ms=lease_ms,
-            prefetch=prefetch,
-            partitions=partitions,
-            start=start,
-            auto_ack=auto_ack,
-            auto_extend=auto_extend,
-            member=member,
-        )
+        return Consumer(self._brokers, self._routing, topic, group, **options)
 
-    def reader(
-        self,
-        topic: str,
-        *,
-        partitions: Sequence[int] | int | None = None,
-        start: Start = "earliest",
-        until_end: bool = False,
-        group: str | None = None,
-        page_bytes: int = limits.MIB,
-        buffer_bytes_max: int = 64 * limits.MIB,
-        on_hole: Callable[[Hole], None] | None = None,
-    ) -> Reader:
+    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         """Read a topic as a stream, in offset order within each partition.
 
-        `start` is "earliest", "latest", an offset, a datetime, or offsets by partition; where a group has committed,
-        that wins. `until_end` stops at what is the end now.
+        Options: partitions, start, until_end, group, page_bytes, buffer_bytes_max, on_hole. `start` is "earliest",
+        "latest", an offset, a datetime, or offsets by partition; where a group has committed, that wins. `until_end`
+        stops at what is the end now.
         """
         self._brokers.check_open()
-        return Reader(
-            self._brokers,
-            self._routing,
-            topic,
-            partitions=partitions,
-            start=start,
-            until_end=until_end,
-            group=group,
-            page_bytes=page_bytes,
-            buffer_bytes_max=buffer_bytes_max,
-            on_hole=on_hole,
-        )
+        return Reader(self._brokers, self._routing, topic, **options)
 
     # ------------------------------------------------------------------ opening and closing
 

@@ -20,6 +20,7 @@ from lanner import limits
 from lanner.client.brokers import Brokers
 from lanner.client.intake import moment_ms
 from lanner.client.leaders import Leaders
+from lanner.client.options import Start
 from lanner.client.routing import Routing, choose_partition
 from lanner.client.session import Outcome, Session
 from lanner.client.stream import Hole, Page, ReadBatch, read_page
@@ -43,8 +44,6 @@ _WAIT_MS: Final = 10_000
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
 _PAGE_BYTES_MIN: Final = 64 * limits.KIB
-
-Start = str | int | datetime | Mapping[int, int]
 
 
 class _Cursor:

@@ -1,0 +1,81 @@
+"""What can be said about a message, a producer, a consumer and a reader, under the names that every call knows.
+
+The defaults are where the options are used: `Producer`, `Consumer`, `Reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TypedDict
+
+from lanner.client.intake import Moment, Text
+from lanner.client.stream import Hole
+
+Start = str | int | datetime | Mapping[int, int]
+
+
+class MessageOptions(TypedDict, total=False):
+    """Of one message."""
+
+    key: Text | None  # messages with the same key share a partition, and keep their order within a priority
+    headers: Mapping[str, Text] | None
+    priority: int | str  # 0 to 9, the most urgent; or low (0), normal (4), high (9)
+    partition: int | None  # wins over the key
+    delay_ms: float | None  # queue groups get it after so long; or give deliver_at
+    deliver_at: Moment | None
+    ttl_ms: float | None  # after so long queue groups no longer get it; or give expires_at
+    expires_at: Moment | None
+    dedup_id: Text | None  # published again under the same id, it is not stored again
+
+
+class ColumnOptions(TypedDict, total=False):
+    """Of many messages, given as columns: one key and one map of headers for each value."""
+
+    keys: Sequence[Text | None] | None
+    headers: Sequence[Mapping[str, Text] | None] | None
+    priority: int | str
+    partition: int | None
+    delay_ms: float | None
+    deliver_at: Moment | None
+    ttl_ms: float | None
+    expires_at: Moment | None
+    return_errors: bool  # tell in the receipts what failed, instead of raising
+
+
+class ProducerOptions(TypedDict, total=False):
+    """Of a producer with its own batching."""
+
+    linger_ms: float  # how long a batch may wait for more messages
+    batch_bytes: int
+    batch_messages: int
+    buffer_bytes_max: int  # beyond it `send` waits
+    codec: str  # none, lz4 or zstd
+    idempotent: bool  # without it what is repeated may be stored twice, so it is not repeated when in doubt
+    timeout_ms: float | None  # for a message from `send` to its receipt
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Of a member of a queue group."""
+
+    max_messages: int  # of one poll
+    max_bytes: int
+    lease_ms: int | None  # by default the topic's
+    prefetch: int | None  # how many `async for` takes at a time; by default what it can handle in a tenth of a second
+    partitions: Sequence[int] | None  # only these
+    start: str  # earliest or latest: where a group begins that does not exist yet
+    auto_ack: bool  # settled as it is handed out: at most once
+    auto_extend: bool  # keep extending the leases of what is held
+    member: str | None
+
+
+class ReaderOptions(TypedDict, total=False):
+    """Of a stream reader."""
+
+    partitions: Sequence[int] | int | None  # only these; without, also those that are added later
+    start: Start  # earliest, latest, an offset, a datetime, or offsets by partition
+    until_end: bool  # stop at what is the end now
+    group: str | None  # where it has committed, that wins over the start
+    page_bytes: int
+    buffer_bytes_max: int
+    on_hole: Callable[[Hole], None] | None  # retention took something before it was read

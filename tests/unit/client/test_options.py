@@ -1,0 +1,33 @@
+"""The options that calls hand on are the ones that are taken at their end."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lanner.client.consumer import Consumer
+from lanner.client.options import ColumnOptions, ConsumerOptions, MessageOptions, ProducerOptions, ReaderOptions
+from lanner.client.producer import Producer
+from lanner.client.reader import Reader
+
+
+@pytest.mark.parametrize(
+    ("options", "taker"),
+    [
+        (MessageOptions, Producer.send),
+        (ColumnOptions, Producer.publish_many),
+        (ProducerOptions, Producer.__init__),
+        (ConsumerOptions, Consumer.__init__),
+        (ReaderOptions, Reader.__init__),
+    ],
+)
+def test_every_option_is_taken_under_its_name_and_type_and_has_a_default(
+    options: type[Any], taker: Callable[..., Any]
+) -> None:
+    taken = [one for one in inspect.signature(taker).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    named = {name: getattr(kind, "__forward_arg__", kind) for name, kind in options.__annotations__.items()}
+    assert {one.name: one.annotation for one in taken} == named
+    assert all(one.default is not one.empty for one in taken)
