@@ -19,9 +19,10 @@ from __future__ import annotations
 from typing import Final
 
 from lanner.broker.replica import Replica
-from lanner.raft import Message, MessageKind
+from lanner.raft import Message, MessageKind, RaftNode
 
 REST_TICKS: Final = 20
+LOOK_TICKS: Final = 4
 _HEARTBEAT: Final = int(MessageKind.HEARTBEAT)
 
 
@@ -31,6 +32,7 @@ class Rest:
     def __init__(self) -> None:
         self._awake: dict[int, Replica] = {}
         self._idle_ticks: dict[int, int] = {}
+        self._ticks = 0
 
     def __contains__(self, set_id: int) -> bool:
         return set_id not in self._awake
@@ -42,8 +44,11 @@ class Rest:
         """The replica has taken a message. Only the mark of rest, to one that is idle, lets it rest."""
         if message.kind == _HEARTBEAT and message.hint and replica.node.idle:
             self.forget(replica.set_id)
-        else:
-            self.wake(replica)
+            return
+        if replica.set_id in self and message.sender != replica.node.leader_id:
+            # Awake alone it would hear no heartbeats, and soon vote for whoever asks; so the leader wakes, too.
+            replica.node.ask_leader()
+        self.wake(replica)
 
     def forget(self, set_id: int) -> None:
         self._awake.pop(set_id, None)
@@ -51,22 +56,27 @@ class Rest:
 
     def tick(self) -> list[Replica]:
         """Tick what is awake; the replicas that have something to say or to store because of it."""
+        self._ticks += 1
         stirred, sleepy = [], []
-        idle_ticks = self._idle_ticks
         for set_id, replica in self._awake.items():
             node = replica.node
-            if node.leadership is not None:
-                if not node.idle:
-                    idle_ticks.pop(set_id, None)
-                elif (count := idle_ticks.get(set_id, 0) + 1) < REST_TICKS:
-                    idle_ticks[set_id] = count
-                else:
-                    sleepy.append(replica)
-                    continue
-            node.tick()
-            if node.has_ready():
+            # Whether a leader is idle is worth a look now and then, of some at each tick.
+            if (
+                (set_id + self._ticks) % LOOK_TICKS == 0
+                and node.leadership is not None
+                and self._may_rest(set_id, node)
+            ):
+                sleepy.append(replica)
+            elif node.tick():
                 stirred.append(replica)
         for replica in sleepy:
             self.forget(replica.set_id)
             replica.node.rest()
         return stirred + sleepy
+
+    def _may_rest(self, set_id: int, node: RaftNode) -> bool:
+        if not node.idle:
+            self._idle_ticks.pop(set_id, None)
+            return False
+        self._idle_ticks[set_id] = count = self._idle_ticks.get(set_id, 0) + LOOK_TICKS
+        return count >= REST_TICKS

@@ -144,6 +144,10 @@ class Following:
             return  # the set rests, and this node with it
         self._answer(MessageKind.HEARTBEAT_REPLY)
 
+    def speak_up(self) -> None:
+        """Answer a heartbeat that was never sent. It says nothing new, but whoever gets it is awake then."""
+        self._answer(MessageKind.HEARTBEAT_REPLY)
+
     def commit(self, message: Message) -> None:
         """The leader says only of what this node has answered for in this term that it is committed."""
         node = self._node

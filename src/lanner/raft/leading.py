@@ -91,25 +91,27 @@ class Leadership:
 
     # ------------------------------------------------------------------ time
 
-    def tick(self) -> None:
+    def tick(self) -> bool:
         if not self.progress:
-            return
+            return False
         node = self._node
         self._round += 1
         rounds = self._tick_rounds
         rounds.append(self._round)
         if len(rounds) == rounds.maxlen and self._majority_round() < rounds[0]:
             node.become_follower(node.term, 0)
-            return
-        self._heartbeat_ticks += 1
-        if self._heartbeat_ticks >= node.config.heartbeat_ticks:
-            self._heartbeat_ticks = 0
-            self._heartbeat_due = True
-            node.attention = True
+            return True
         if self.transferee:
             self._transfer_ticks += 1
             if self._transfer_ticks >= node.config.election_ticks:
                 self.transferee = 0
+        self._heartbeat_ticks += 1
+        if self._heartbeat_ticks < node.config.heartbeat_ticks:
+            return False
+        self._heartbeat_ticks = 0
+        self._heartbeat_due = True
+        node.attention = True
+        return True
 
     def _majority_round(self) -> int:
         """The highest round that a majority of voters has brought back; the leader itself is always up to date."""
@@ -393,12 +395,18 @@ class Leadership:
 
     @property
     def idle(self) -> bool:
-        """Nothing to send, to wait for or to tell, as far as peers are heard; the others will speak up themselves."""
+        """Nothing to send, to wait for or to tell, as far as peers are heard: the others will speak up themselves.
+
+        A leader that does not hear a majority is never idle: it must find out whether it still leads.
+        """
         node = self._node
         last, commit = node.tail.last_index, node.commit_index
         if self._reads or self.transferee:
             return False
-        for progress in self.progress.values():
-            if progress.heard and (progress.match_index != last or progress.commit_index != commit):
-                return False
-        return True
+        heard = int(node.node_id in node.voters)
+        for peer, progress in self.progress.items():
+            if progress.heard:
+                if progress.match_index != last or progress.commit_index != commit:
+                    return False
+                heard += peer in node.voters
+        return heard >= node.quorum

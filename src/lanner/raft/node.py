@@ -168,16 +168,17 @@ class RaftNode:
 
     # ------------------------------------------------------------------ what the driver puts in
 
-    def tick(self) -> None:
-        """One unit of time has passed."""
+    def tick(self) -> bool:
+        """One unit of time has passed; whether anything came of it that the next ready will show."""
         if self.leadership is not None:
-            self.leadership.tick()
-            return
+            return self.leadership.tick()
         self.elapsed_ticks += 1
-        if self.elapsed_ticks >= self._timeout_ticks:
-            self.elapsed_ticks = 0
-            self._timeout_ticks = self._draw_timeout()
-            self.campaign()
+        if self.elapsed_ticks < self._timeout_ticks:
+            return False
+        self.elapsed_ticks = 0
+        self._timeout_ticks = self._draw_timeout()
+        self.campaign()
+        return True
 
     def campaign(self) -> None:
         """Stand for election now. A leader, a learner and one that is no member have nothing to stand for."""
@@ -238,6 +239,11 @@ class RaftNode:
     def rest(self) -> None:
         """Tell the followers that the set rests: the driver of this idle leader will not tick it for a while."""
         self._lead().rest()
+
+    def ask_leader(self) -> None:
+        """Let the leader know that this follower is awake: a set rests together or not at all."""
+        if self.leadership is None and self.leader_id:
+            self.following.speak_up()
 
     def leader_silent(self) -> None:
         """The driver knows by other means that the leader's broker is not heard: no reason to wait any longer."""

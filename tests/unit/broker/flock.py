@@ -106,6 +106,7 @@ class Flock:
         self.now_ms = 1_000_000
         self.tail_entries = tail_entries
         self.cut: set[str] = set()  # node ids that nobody hears and that hear nobody
+        self.parted: set[frozenset[str]] = set()  # pairs of node ids that do not hear each other
         self.lost: Callable[[int, Message], bool] = lambda set_id, message: False
         self.sent: list[tuple[int, Message]] = []  # everything that arrived, while `watching`
         self.watching = False
@@ -127,7 +128,9 @@ class Flock:
         return [broker for broker in self.brokers.values() if broker.up]
 
     def is_alive(self, node_id: str, seen_by: str = "") -> bool:
-        return node_id not in self.cut and seen_by not in self.cut and any(one.node_id == node_id for one in self.up())
+        if self.cut & {node_id, seen_by} or frozenset({node_id, seen_by}) in self.parted:
+            return False
+        return any(one.node_id == node_id for one in self.up())
 
     def settle(self) -> None:
         """Until nobody has anything to say."""
@@ -168,7 +171,7 @@ class Flock:
     def _receiver(self, sender: Broker, set_id: int, replica_id: int) -> Broker | None:
         node_id = sender.steward.route(set_id, replica_id)
         found = next((broker for broker in self.up() if broker.node_id == node_id), None)
-        return found if found is not None and not self.cut & {sender.node_id, found.node_id} else None
+        return found if found is not None and self.is_alive(found.node_id, sender.node_id) else None
 
     def propose(self, command: bytes) -> bool:
         leader = self.leader_of(METADATA_SET)

@@ -225,6 +225,18 @@ def test_a_mark_that_is_lost_costs_some_heartbeats_and_no_leader() -> None:
     assert leader.leads(set_id) and leader.replica(set_id).node.term == term
 
 
+def test_two_brokers_that_do_not_hear_each_other_depose_nobody_whom_a_third_one_hears() -> None:
+    flock, set_id, leader = rested()
+    term = leader.replica(set_id).node.term
+    other = next(broker for broker in flock.up() if broker is not leader)
+    flock.parted = {frozenset({leader.node_id, other.node_id})}
+    flock.pass_time(20 * ELECTION_TICKS)
+    assert leader.leads(set_id) and leader.replica(set_id).node.term == term
+    flock.parted = set()
+    flock.pass_time(ELECTION_TICKS + 3 * REST_TICKS)
+    assert asleep(flock) and leader.leads(set_id)
+
+
 def test_a_hand_over_wakes_a_set_that_rests() -> None:
     flock, set_id, leader = rested()
     other = next(broker for broker in flock.up() if broker is not leader)

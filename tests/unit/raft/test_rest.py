@@ -52,6 +52,11 @@ def test_a_peer_that_is_not_heard_does_not_keep_a_set_awake() -> None:
     assert not node.idle
     node.report_unreachable(3)
     assert node.idle
+    node.report_unreachable(2)
+    assert not node.idle, "without a majority there is something to find out"
+    say(node, MessageKind.HEARTBEAT_REPLY, 2, log_index=2, commit_index=2)
+    drain(node, log)
+    assert node.idle
     say(node, MessageKind.HEARTBEAT_REPLY, 3, log_index=1)
     drain(node, log)
     assert not node.idle
