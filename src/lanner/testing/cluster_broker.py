@@ -234,6 +234,7 @@ class ClusterBroker(SimBroker):
             self._post(node_id, CLUSTER_SET, frame, PULSE)
             if node_id in self.heard_ms and not self.is_alive(node_id) and node_id not in self._silent:
                 self._silent.add(node_id)
+                self.gossip = {set_id: heard for set_id, heard in self.gossip.items() if heard[1] != node_id}
                 if self.place is None:
                     continue
                 self.steward.peer_silent(node_id)

@@ -94,3 +94,42 @@ def test_calm_ends_every_fault() -> None:
     network.calm()
     network.send(1, heartbeat(1), 0)
     assert arrivals(network, DELAY_MS_MAX) == [1]
+
+
+def test_frames_of_other_kinds_travel_between_any_numbers() -> None:
+    network = SimNetwork(Random(1))
+    network.post(7, 8, 3, b"frame", 100, "pulse")
+    assert network.next_ms is not None
+    letter = network.take(100 + DELAY_MS_MAX)
+    assert letter is not None
+    assert (letter.sender, letter.receiver, letter.set_id, letter.frame, letter.kind) == (7, 8, 3, b"frame", "pulse")
+    assert network.next_ms is None
+
+
+def test_what_must_come_once_is_never_doubled() -> None:
+    network = SimNetwork(Random(1))
+    network.doubling = 1.0
+    network.post(1, 2, 0, b"once", 0, "call", once=True)
+    network.post(1, 2, 0, b"twice", 0, "call")
+    assert len(network) == 3
+
+
+def test_a_letter_that_cannot_be_taken_now_comes_again() -> None:
+    network = SimNetwork(Random(1))
+    network.post(1, 2, 0, b"frame", 0)
+    letter = network.take(LATE_MS)
+    assert letter is not None
+    network.redeliver(letter, 5_000)
+    assert network.take(4_999) is None
+    assert network.take(5_000) is not None
+
+
+def test_every_loss_is_told() -> None:
+    network = SimNetwork(Random(1))
+    lost: list[bytes] = []
+    network.on_loss = lambda letter: lost.append(letter.frame)
+    network.post(1, 2, 0, b"on its way", 0)
+    network.cut(1, 2)
+    network.post(1, 2, 0, b"never sent", 0)
+    assert network.take(LATE_MS) is None
+    assert lost == [b"never sent", b"on its way"]

@@ -1,0 +1,89 @@
+"""Calls that nobody heard the answer of, in histories of an observer who knows when they were over."""
+
+from __future__ import annotations
+
+from lanner.testing.checkers import judge
+from lanner.testing.history import Administered, Ended, Event, Fate, Handed, History, Polled, Published, Rules, Stored
+
+GROUP = "workers"
+
+
+def broken(*events: Event, **rules: object) -> set[str]:
+    history = History({0: Rules(**rules)}, list(events))  # type: ignore[arg-type]
+    return {violation.rule for violation in judge(history)}
+
+
+def published(
+    called: float, returned: float, offset: int, priority: int = 4, fate: Fate = Fate.OK, **more: int
+) -> Event:
+    return Published(called, returned, fate, 0, offset, (f"m{offset}",), priority, **more)
+
+
+def polled(called: float, returned: float, token: int, *offsets: int, priority: int = 4, now_ms: int = 100) -> Event:
+    messages = tuple(Handed(offset, f"m{offset}", priority, 1) for offset in offsets)
+    return Polled(called, returned, Fate.OK, GROUP, 0, messages, token, now_ms, now_ms + 1_000)
+
+
+def unheard(called: float, over: float, auto_ack: bool = False) -> Event:
+    return Polled(called, over, Fate.UNKNOWN, GROUP, 0, auto_ack=auto_ack)
+
+
+FIRST = polled(0.1, 0.2, 0)
+
+
+def test_while_a_poll_is_in_doubt_nothing_is_demanded() -> None:
+    urgent, lazy = published(1, 2, 0, 9), published(1, 2, 1, 1)
+    assert broken(FIRST, urgent, lazy, unheard(3, 10), polled(4, 5, 7, 1, priority=1)) == set()
+
+
+def test_what_came_after_a_poll_was_over_is_certain_again() -> None:
+    events = (FIRST, unheard(1, 2), published(3, 4, 0, 9), published(3, 4, 1, 1))
+    assert broken(*events, polled(5, 6, 7, 1, priority=1)) == {"priority inversion"}
+
+
+def test_what_came_while_a_poll_was_in_doubt_may_have_gone_to_it() -> None:
+    events = (FIRST, unheard(1, 5), published(3, 4, 0, 9), published(6, 7, 1, 1))
+    assert broken(*events, polled(8, 9, 7, 1, priority=1)) == set()
+
+
+def ended(*offsets: int) -> Event:
+    stored = tuple(Stored(offset, f"m{offset}", 4) for offset in offsets)
+    return Ended(90, 91, 0, 0, 9, stored, 10_000, (GROUP,))
+
+
+def test_what_a_poll_in_doubt_may_have_settled_by_itself_need_not_be_accounted_for() -> None:
+    taken = (FIRST, unheard(1, 5, auto_ack=True), published(3, 4, 0))
+    assert broken(*taken, ended(0)) == set()
+    missed = (FIRST, unheard(1, 2, auto_ack=True), published(3, 4, 0))
+    assert broken(*missed, ended(0)) == {"message vanished"}
+
+
+def test_a_seek_in_doubt_may_have_passed_over_what_came_before_it_was_over() -> None:
+    seek = Administered(2, 6, Fate.UNKNOWN, GROUP, 0, "seek", (9,))
+    assert broken(FIRST, seek, published(3, 4, 0), ended(0)) == set()
+    assert broken(FIRST, seek, published(7, 8, 0), ended(0)) == {"message vanished"}
+
+
+def test_a_redrive_in_doubt_is_forgotten_when_it_is_over() -> None:
+    redrive = Administered(2, 3, Fate.UNKNOWN, GROUP, 0, "redrive")
+    assert broken(FIRST, redrive, published(4, 5, 0, 9), published(4, 5, 1, 1), polled(6, 7, 7, 1, priority=1)) == {
+        "priority inversion"
+    }
+
+
+def test_a_delayed_batch_that_may_come_in_at_any_moment_excuses_a_poll_in_vain() -> None:
+    waiting = published(1, 2, 0)
+    looked = polled(2.1, 2.2, 0, now_ms=50)
+    in_vain = polled(5, 6, 0)
+    assert broken(FIRST, waiting, looked, in_vain) == {"message withheld"}
+    late = published(3, 9, 1, fate=Fate.UNKNOWN, deliver_at_ms=10)
+    assert broken(FIRST, waiting, late, in_vain) == set()
+
+
+def test_retention_looks_at_when_a_batch_was_first_sent() -> None:
+    """It came with the first attempt, before the group; only the second was heard of."""
+    first = Published(1, None, Fate.UNKNOWN, 0, -1, ("m0",), 4)
+    again = published(8, 9, 0)
+    group = polled(4, 5, 0)
+    assert broken(first, group, again, ended(), retention="acked") == set()
+    assert broken(group, again, ended(), retention="acked") == {"lost write"}

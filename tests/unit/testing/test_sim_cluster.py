@@ -1,0 +1,174 @@
+"""The simulated cluster itself: it founds, stops, pauses, joins, wipes and comes to rest as it is told to."""
+
+from __future__ import annotations
+
+import pytest
+
+from lanner.broker.engine import CLUSTER_SET
+from lanner.cluster import BrokerState
+from lanner.testing.clock import START_MS, SimClock
+from lanner.testing.cluster_broker import BrokerClock
+from lanner.testing.cluster_simulation import ClusterSimulation, simulate_cluster
+from lanner.testing.cluster_troubles import Troubles
+from lanner.testing.disk import PowerLost
+from lanner.testing.sim_broker import Broken
+from lanner.testing.sim_cluster import SimCluster, size_of
+
+
+def founded(nodes: int = 3, seed: int = 4) -> SimCluster:
+    cluster = SimCluster(seed, nodes)
+    cluster.run_until(
+        lambda: (leader := cluster.metadata_leader()) is not None and bool(leader.engine.cluster.cluster_id),
+        20_000,
+        "no founding",
+    )
+    return cluster
+
+
+def test_even_seeds_found_three_brokers_and_odd_ones_five() -> None:
+    assert [size_of(seed) for seed in range(4)] == [3, 5, 3, 5]
+    assert len(SimCluster(3).brokers) == 5
+    assert len(SimCluster(3, 3).brokers) == 3
+
+
+def test_a_clock_runs_wrong_until_it_is_mended() -> None:
+    world = SimClock()
+    clock = BrokerClock(world, 100, 0.5)
+    world.advance(1_000)
+    assert clock.now_ms() == START_MS + 1_600
+    clock.jump(-200)
+    assert clock.now_ms() == START_MS + 1_400
+    clock.mend()
+    assert clock.now_ms() == START_MS + 1_000
+
+
+@pytest.mark.parametrize("nodes", [3, 5])
+def test_founders_become_one_cluster(nodes: int) -> None:
+    cluster = founded(nodes)
+    assert len(cluster.members()) == nodes
+    assert cluster.leader(99) is None
+
+
+def test_a_crashed_broker_comes_back_by_itself_and_carries_on() -> None:
+    cluster = founded()
+    broker = cluster.brokers[2]
+    life = broker.life
+    cluster.crash(broker, down_ms=100)
+    assert not broker.up
+    cluster.crash(broker)  # it is down already
+    assert cluster.counts["crashes"] == 1
+    cluster.run_for(3_000)
+    assert broker.opened
+    assert broker.life == life + 1
+    assert broker.engine.cluster.cluster_id == "simulated"
+
+
+def test_a_retired_broker_never_comes_back() -> None:
+    cluster = founded()
+    cluster.retire(cluster.brokers[2])
+    cluster.run_for(5_000)
+    assert not cluster.brokers[2].up
+    assert cluster.brokers[2] not in cluster.serving()
+
+
+def test_power_that_goes_in_the_middle_of_something_is_a_crash() -> None:
+    cluster = founded()
+    broker = cluster.brokers[1]
+
+    def lose_power() -> None:
+        raise PowerLost
+
+    cluster.guard(broker, lose_power)
+    assert not broker.up
+
+
+def test_power_that_goes_during_the_start_is_another_crash() -> None:
+    cluster = founded()
+    broker = cluster.brokers[1]
+    cluster.crash(broker, down_ms=10)
+    broker.disk.crash_in(1)
+    cluster.run_for(10_000)
+    assert cluster.counts["crashes"] == 2
+    assert broker.opened
+
+
+def test_a_paused_broker_does_nothing_and_then_everything_that_waited() -> None:
+    cluster = founded()
+    follower = next(broker for broker in cluster.brokers.values() if broker is not cluster.metadata_leader())
+    node = follower.engine.replica(CLUSTER_SET).node
+    follower.paused_until_ms = cluster.clock.elapsed_ms + 2_000
+    elapsed = node.elapsed_ticks
+    cluster.run_for(1_900)
+    assert node.elapsed_ticks == elapsed
+    assert follower.paused
+    assert len(cluster.network) > 0
+    cluster.run_for(1_000)
+    assert not follower.paused
+    assert node.leader_id
+
+
+def test_a_broker_joins_and_gets_a_seat_that_nobody_had() -> None:
+    cluster = founded()
+    joined = Troubles(cluster)._arrive("late")
+    cluster.run_until(lambda: joined.place is not None, 20_000, "no seat")
+    assert joined.place is not None
+    assert joined.place.seat.replica_id == 4
+    cluster.run_until(lambda: joined.node_id in cluster.members(), 20_000, "never a member")
+
+
+def test_a_wiped_broker_comes_back_as_another_under_its_name() -> None:
+    cluster = founded()
+    cluster.run_for(2_000)
+    old = cluster.brokers[2]
+    came = Troubles(cluster).wipe(old)
+    cluster.run_until(lambda: came.node_id in cluster.members(), 60_000, "it never comes")
+    assert came.name == old.name
+    assert came.node_id != old.node_id
+    assert old.retired
+    leader = cluster.metadata_leader()
+    assert leader is not None
+    cluster.run_until(lambda: not leader.engine.cluster.moves, 60_000, "moves do not end")
+    assert leader.engine.cluster.brokers[old.node_id].state is BrokerState.REMOVED
+
+
+def test_waiting_for_what_never_comes_is_a_broken_rule() -> None:
+    with pytest.raises(Broken, match="never comes to rest"):
+        founded().run_until(lambda: False, 500, "nothing")
+
+
+def test_a_report_says_what_was_met() -> None:
+    report = simulate_cluster(0, 600)
+    assert not report.failed
+    assert report.events >= 600
+    assert report.totals["elections"] >= 4
+    assert report.totals["calls"] >= 200
+
+
+def test_an_exception_of_a_broker_is_a_broken_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(simulation: ClusterSimulation) -> None:
+        raise ZeroDivisionError("by hand")
+
+    monkeypatch.setattr(ClusterSimulation, "_drain", break_down)
+    (violation,) = simulate_cluster(0, 300).violations
+    assert violation.rule == "broker broke down"
+    assert "by hand" in violation.text
+
+
+def test_an_assertion_of_a_broker_is_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(simulation: ClusterSimulation) -> None:
+        raise AssertionError("by hand")
+
+    monkeypatch.setattr(ClusterSimulation, "_drain", fail)
+    (violation,) = simulate_cluster(0, 300).violations
+    assert violation.rule == "invariant broken"
+
+
+def test_replicas_that_read_differently_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lanner.testing import cluster_simulation
+
+    honest = cluster_simulation.stored_on
+    monkeypatch.setattr(
+        cluster_simulation, "stored_on", lambda set_id, broker: honest(set_id, broker) if broker.number == 1 else {}
+    )
+    rules = [violation.rule for violation in simulate_cluster(0, 300).violations]
+    assert rules[0] == "replicas differ"
