@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
@@ -26,6 +27,7 @@ from lanner.wire.messages import Command, Control, Poll, Publish
 
 PARTITIONS = 3
 RESUME_SECONDS = 30.0
+FAULTS_SECONDS = 180.0
 SETTINGS = {"segment_bytes": 4 << 20}
 BROKERS = (1, 2, 3)
 
@@ -214,3 +216,57 @@ async def test_a_paused_leader_that_comes_back_confirms_nothing_it_should_not(
         for value, outcome in zip(values, await asyncio.gather(*asked), strict=True):
             note(workload, called, (value,), outcome)  # what it confirms must be there in the end
         await link.close()
+
+
+async def test_faults_of_every_kind_one_after_the_other_break_no_promise(
+    cluster: ClusterProcess, wires: Wires, chaos: bool
+) -> None:
+    if not chaos:
+        pytest.skip("each fault has its own test; all of them mixed run for minutes: `make chaos`")
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    ends = time.monotonic() + FAULTS_SECONDS
+    async with load(cluster, f"mixed-{seed}") as workload:
+        while time.monotonic() < ends:
+            number, other = rng.sample(BROKERS, 2)
+            fault = rng.choice(["kill", "pause", "isolate", "cut", "one way", "from clients", "stop", "everybody"])
+            print(f"{fault} {number} {other}")
+            down = await asyncio.to_thread(begin_fault, cluster, wires, fault, number, other)
+            await asyncio.sleep(rng.uniform(0.2, 4.0))
+            await asyncio.to_thread(end_fault, cluster, wires, fault, number, down)
+            print(f"  resumed after {await workload.until_published(RESUME_SECONDS):.2f} s")
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+
+
+def begin_fault(cluster: ClusterProcess, wires: Wires, fault: str, number: int, other: int) -> list[int]:
+    """Do it; which brokers have to be started again."""
+    if fault == "kill":
+        cluster.kill(number)
+    elif fault == "stop":
+        cluster.stop(number)
+    elif fault == "everybody":
+        for one in BROKERS:
+            cluster.kill(one)
+        return list(BROKERS)
+    elif fault == "pause":
+        cluster.pause(number)
+    elif fault == "isolate":
+        isolate(wires, number, (CLIENTS, *BROKERS))
+    elif fault == "cut":
+        cut(wires, number, other)
+    elif fault == "one way":
+        wires.cut_one_way(number, other)
+    else:
+        cut(wires, CLIENTS, number)
+    return [number] if fault in ("kill", "stop") else []
+
+
+def end_fault(cluster: ClusterProcess, wires: Wires, fault: str, number: int, down: list[int]) -> None:
+    if fault == "pause":
+        cluster.resume(number)
+    wires.heal()
+    for one in down:
+        cluster.brokers[one].launch()
+    for one in down:
+        cluster.brokers[one].wait_ready(RESUME_SECONDS)
