@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from lanner import batch
 from lanner.broker.resting import REST_TICKS
 from lanner.cluster import METADATA_SET, encode_transfer_leader
@@ -19,10 +21,10 @@ def asleep(flock: Flock) -> bool:
     return all(set(broker.engine.resting()) == set(broker.engine.replicas) for broker in flock.up())
 
 
-def rested(names: str = "abc", partitions: int = 1) -> tuple[Flock, int, Broker]:
+def rested(seed: int = 0) -> tuple[Flock, int, Broker]:
     """A cluster in which everything rests; one of its sets, and who leads it."""
-    flock = Flock(names)
-    set_id = flock.create_topic("orders", partitions=partitions)[0]
+    flock = Flock(seed=seed)
+    (set_id,) = flock.create_topic("orders")
     flock.publish(set_id, b"first")
     flock.pass_time(3 * REST_TICKS)
     assert asleep(flock)
@@ -225,8 +227,9 @@ def test_a_mark_that_is_lost_costs_some_heartbeats_and_no_leader() -> None:
     assert leader.leads(set_id) and leader.replica(set_id).node.term == term
 
 
-def test_two_brokers_that_do_not_hear_each_other_depose_nobody_whom_a_third_one_hears() -> None:
-    flock, set_id, leader = rested()
+@pytest.mark.parametrize("seed", range(4))
+def test_two_brokers_that_do_not_hear_each_other_depose_nobody_whom_a_third_one_hears(seed: int) -> None:
+    flock, set_id, leader = rested(seed)
     term = leader.replica(set_id).node.term
     other = next(broker for broker in flock.up() if broker is not leader)
     flock.parted = {frozenset({leader.node_id, other.node_id})}
