@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
-from lanner.client.settling import SettleQueue
+from lanner.client.settling import Piece, SettleQueue
 from lanner.errors import LannerError, NotFoundError, NotLeader
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Glance, Poll, Polled
@@ -235,23 +235,31 @@ class Poller:
     ) -> Reply | None:
         """One numbered poll. None: it failed for now, and is noted among the lost if it may have taken effect."""
         await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
-        wanted = self._wanted
         pieces = self._settles.take() if rides else []
+        wanted = self._wanted
         control = Poll(
-            wanted.group,
-            wanted.topic,
-            wanted.member,
-            sequence,
-            partitions if self._brokers.are_several else wanted.partitions,
-            max_messages,
-            wanted.max_bytes if max_bytes is None else max_bytes,
-            wait_ms,
-            wanted.lease_ms,
-            wanted.auto_ack,
-            wanted.start,
-            [item for piece in pieces for item in piece.items],
-            min_priority,
+            group=wanted.group,
+            topic=wanted.topic,
+            member=wanted.member,
+            sequence=sequence,
+            partitions=partitions if self._brokers.are_several else wanted.partitions,
+            max_messages=max_messages,
+            max_bytes=wanted.max_bytes if max_bytes is None else max_bytes,
+            wait_ms=wait_ms,
+            lease_ms=wanted.lease_ms,
+            auto_ack=wanted.auto_ack,
+            start=wanted.start,
+            settles=[item for piece in pieces for item in piece.items],
+            min_priority=min_priority,
         )
+        outcome = await self._answer(session, control, pieces)
+        if not isinstance(outcome, LannerError):
+            return outcome
+        self._failed(session, partitions, outcome)
+        self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
+        return None
+
+    async def _answer(self, session: Session, control: Poll, pieces: list[Piece]) -> Outcome:
         answer: asyncio.Future[Outcome] = self._loop.create_future()
 
         def polled(outcome: Outcome) -> None:
@@ -264,14 +272,9 @@ class Poller:
             control,
             polled,
             lambda outcome: self._settles.answered(pieces, session, outcome),
-            self._brokers.timeout_ms + wait_ms,
+            self._brokers.timeout_ms + control.wait_ms,
         )
-        outcome = await answer
-        if not isinstance(outcome, LannerError):
-            return outcome
-        self._failed(session, partitions, outcome)
-        self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
-        return None
+        return await answer
 
     def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
         if isinstance(error, NotFoundError):
