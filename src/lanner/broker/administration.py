@@ -89,8 +89,10 @@ class Administration(Desk):
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         """Make the topic if it is missing and the broker may make topics by itself."""
         self._admit(identity, "publish", name)
-        if name in self._engine.cluster.topics:
-            await self._served(name)  # somebody else may be making it just now
+        topic = self._engine.cluster.topics.get(name)
+        if topic is not None:
+            if self._node.now_ms() - topic.created_ms < _LEADERS_TIMEOUT_MS:
+                await self._served(name)  # somebody else may be making it just now
             return
         if not self.auto_create:
             raise TopicNotFound(f"topic {name!r} does not exist, and this broker makes none by itself", topic=name)

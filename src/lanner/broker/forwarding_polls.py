@@ -41,6 +41,7 @@ log = logging.getLogger("lanner.broker")
 _ACK: Final = 1
 _GLANCE_MS: Final = 2_000  # a broker that does not say what it has within this is left out of the round
 _POLL_MS: Final = 5_000
+_ROUND_SECONDS: Final = 2.0  # so often a poll that waits looks who leads now
 _PAUSE_SECONDS_MIN: Final = 0.03
 _PAUSE_SECONDS_MAX: Final = 0.5
 _STEPS_MAX: Final = 32
@@ -126,7 +127,7 @@ class _Patience:
         """How long to sleep at most before the next round."""
         left = max(0.0, self._ends - self._loop.time())
         if self._missing_since is None:
-            return left
+            return min(left, _ROUND_SECONDS)
         self._pause = min(2 * self._pause, _PAUSE_SECONDS_MAX)
         return self._pause
 

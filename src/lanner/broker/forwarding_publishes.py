@@ -143,7 +143,10 @@ class ForwardedPublishes(Spreading):
         """Publish messages one by one given, as few batches; where each went, in the order given."""
         self._service.admit(identity, "publish", topic)
         found = await self.find_topic(topic)
-        groups = group_messages(messages, len(found.set_ids), found.settings, self._router)
+        leader_of, set_ids = self._routes.leader_of, found.set_ids
+        groups = group_messages(
+            messages, len(set_ids), found.settings, self._router, lambda partition: leader_of(set_ids[partition]) != ""
+        )
         if len(groups) == 1:
             sent = await self._publish_in_order(identity, found, groups)
         else:

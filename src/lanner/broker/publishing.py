@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Router:
     def turn(self) -> int:
         return next(self._turns)
 
-    def choose(self, message: NewMessage, partitions: int, turn: int) -> int:
+    def choose(self, message: NewMessage, partitions: int, turn: int, is_led: Callable[[int], bool]) -> int:
         if message.partition is not None:
             if not 0 <= message.partition < partitions:
                 raise PartitionNotFound(f"the topic has partitions 0 to {partitions - 1}, not {message.partition}")
@@ -31,7 +31,13 @@ class Router:
             return batch.partition_for_key(message.key, partitions)
         if message.dedup_id:
             return batch.partition_for_key(message.dedup_id, partitions)
-        return turn % partitions
+        # Whoever does not mind where it goes does not wait for a partition that nobody leads.
+        led = (number % partitions for number in range(turn, turn + partitions) if is_led(number % partitions))
+        return next(led, turn % partitions)
+
+
+def _everything(partition: int) -> bool:
+    return True
 
 
 class MessageKind(NamedTuple):
@@ -83,7 +89,11 @@ class MessageGroup:
 
 
 def group_messages(
-    messages: Sequence[NewMessage], partitions: int, settings: TopicSettings, router: Router
+    messages: Sequence[NewMessage],
+    partitions: int,
+    settings: TopicSettings,
+    router: Router,
+    is_led: Callable[[int], bool] = _everything,
 ) -> list[MessageGroup]:
     """The batches that hold these messages, in the order given within each."""
     if not 1 <= len(messages) <= limits.LIST_ITEMS_MAX:
@@ -93,7 +103,7 @@ def group_messages(
     sizes: dict[MessageKind, int] = {}
     for place, message in enumerate(messages):
         size = _check(message, settings)
-        partition = router.choose(message, partitions, turn)
+        partition = router.choose(message, partitions, turn, is_led)
         kind = MessageKind(partition, message.priority, message.deliver_at_ms, message.expires_at_ms, message.dedup_id)
         if kind not in places or sizes[kind] + size > limits.BATCH_BYTES_MAX // 2:
             places.setdefault(kind, []).append([])

@@ -7,8 +7,9 @@ partition was led. Nothing is repeated here: who asks again, where and how long 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from lanner import limits
 from lanner.broker.calls import (
@@ -34,7 +35,8 @@ from lanner.model import Message
 from lanner.wire import cluster, messages
 from lanner.wire.messages import Command, Control
 
-CALL_TIMEOUT_MS = 5_000
+CALL_TIMEOUT_MS: Final = 5_000
+_LISTEN_SECONDS: Final = 0.5
 
 
 class Replied(Protocol):
@@ -48,6 +50,8 @@ class Replied(Protocol):
 
 class Calling(Protocol):
     """What can carry a request to another broker."""
+
+    def is_alive(self, node_id: str) -> bool: ...
 
     async def call(
         self,
@@ -72,13 +76,32 @@ class RemoteService:
     async def _call(
         self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = (), wait_ms: int = 0
     ) -> Replied:
+        """Ask, for as long as the other broker gives signs of life: its partitions may be led elsewhere soon."""
+        peers, loop = self._peers, asyncio.get_running_loop()
+        patience = asyncio.timeout(None)
+        timer: asyncio.TimerHandle
+
+        def listen() -> None:
+            nonlocal timer
+            if peers.is_alive(self._node_id):
+                timer = loop.call_later(_LISTEN_SECONDS, listen)
+            else:
+                patience.reschedule(loop.time())
+
+        timer = loop.call_later(_LISTEN_SECONDS, listen)
         try:
-            return await self._peers.call(self._node_id, command, control, bulk, timeout_ms=self._timeout_ms + wait_ms)
+            async with patience:
+                return await peers.call(self._node_id, command, control, bulk, timeout_ms=self._timeout_ms + wait_ms)
         except (ConnectionLost, DeadlineExceeded) as error:
             # Whoever waits for the answer wants to know which broker did not give it.
-            raise BadGateway(
-                f"broker {self._name} did not answer: {error.message}", broker=self._name, node_id=self._node_id
-            ) from error
+            raise self._silence(error.message) from error
+        except TimeoutError:
+            raise self._silence("it has gone silent") from None
+        finally:
+            timer.cancel()
+
+    def _silence(self, why: str) -> BadGateway:
+        return BadGateway(f"broker {self._name} did not answer: {why}", broker=self._name, node_id=self._node_id)
 
     # ------------------------------------------------------------------ publishing
 

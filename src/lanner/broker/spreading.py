@@ -70,6 +70,11 @@ class Hints:
         return self._leaders.pop(partition, "")
 
 
+async def _made(call: Callable[[Any, list[int]], Awaitable[Result]], service: Any, partitions: list[int]) -> Result:
+    """What a call raises at once counts as its answer, too."""
+    return await call(service, partitions)
+
+
 class Spreading:
     """What every forwarded call needs: the partitions by leader, one hop, another attempt."""
 
@@ -138,7 +143,7 @@ class Spreading:
             unserved = places.pop("", [])
             error: LannerError | None = self._routes.not_leader(topic, unserved[0]) if unserved else None
             answers = await asyncio.gather(
-                *(call(self.at(node_id, backoff.left_ms), mine) for node_id, mine in places.items()),
+                *(_made(call, self.at(node_id, backoff.left_ms), mine) for node_id, mine in places.items()),
                 return_exceptions=True,
             )
             waiting, at_once = unserved, True

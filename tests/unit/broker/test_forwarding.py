@@ -409,3 +409,63 @@ async def test_a_broker_that_is_starting_or_draining_says_so() -> None:
         assert not late.service.ready
         late.serving = late.available = True
         assert late.service.ready and await late.anywhere.topics(ANONYMOUS) == ["orders"]
+
+
+async def test_a_publish_that_lost_its_leader_is_answered_with_who_leads_and_its_retry_with_the_first_offset() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader = offices.leader(set_id)
+        producer_id, epoch = await leader.service.open_producer(ANONYMOUS)
+        data = batch.encode([b"x"], producer_id=producer_id, producer_epoch=epoch, sequence=0)
+        own = leader.broker.replica(set_id).node.node_id
+        offices.flock.lost = lambda of, message: of == set_id and message.receiver == own
+        publishing = leader.service.publish(ANONYMOUS, "orders", 0, data)
+        with pytest.raises(NotLeader) as lost:  # the others have it, but their answers do not arrive
+            await asyncio.wait_for(publishing, 10)
+        assert lost.value.retryable and "refused" not in lost.value.details
+        offices.flock.lost = lambda of, message: False
+        async with asyncio.timeout(10):
+            while offices.flock.leader_of(set_id) is None:
+                await asyncio.sleep(0.01)
+        again = await offices.leader(set_id).service.publish(ANONYMOUS, "orders", 0, data)
+        assert (again.base_offset, again.duplicate) == (0, True)
+        assert (await offices["a"].anywhere.offsets(ANONYMOUS, "orders"))[1][0].end_offset == 1
+
+
+async def test_a_broker_that_goes_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, not dead: its connections stay, and nothing comes over them."""
+    monkeypatch.setattr("lanner.broker.remote._LISTEN_SECONDS", 0.02)
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader = offices.leader(set_id)
+        there = next(office for office in offices.by_name.values() if office is not leader)
+        call = there.call
+
+        async def never_answered(node_id: str, *given: Any, **named: Any) -> Any:
+            if node_id == leader.node_id:
+                await asyncio.sleep(3_600)
+            return await call(node_id, *given, **named)
+
+        monkeypatch.setattr(there, "call", never_answered)
+        asking = asyncio.create_task(there.anywhere.offsets(ANONYMOUS, "orders"))
+        publishing = asyncio.create_task(there.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x")]))
+        await asyncio.sleep(0.1)
+        assert not asking.done() and not publishing.done(), "it lives, and may answer yet"
+        offices.flock.cut.add(leader.node_id)
+        async with asyncio.timeout(8):
+            await asking
+            await publishing
+        offices.flock.cut.clear()
+
+
+async def test_whoever_does_not_mind_where_it_goes_does_not_wait_for_a_leader() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders")
+        gone = offices.leader(set_ids[1])
+        there = next(office for office in offices.by_name.values() if office is not gone)
+        there.leader_of = lambda set_id: "" if set_id == set_ids[1] else offices.leader(set_id).node_id  # type: ignore[method-assign]
+        stored = [
+            (await there.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x")]))[0].partition
+            for _ in range(6)
+        ]
+        assert set(stored) == {0, 2}

@@ -7,8 +7,10 @@ offsets are for information and can neither skip nor repeat a message.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from msgspec import UNSET, UnsetType
 
@@ -30,9 +32,11 @@ from lanner.api.rest.operations import Call
 from lanner.api.rest.publishing import dedup_ids, idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
-from lanner.broker.calls import NewMessage, OffsetsResult
-from lanner.errors import GroupNotFound, PartitionNotFound
+from lanner.broker.calls import GroupPartitionResult, NewMessage
+from lanner.errors import GroupNotFound, LannerError, PartitionNotFound
 from lanner.model import PRIORITY_HIGH, PRIORITY_LOW, Message, check_name, parse_priority, priority_name
+
+_INFORMATION_SECONDS: Final = 2.0
 
 
 async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
@@ -56,8 +60,9 @@ async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
 async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
     query = call.query
     group = group_of(query.consumerID)
-    _, known = await call.service.offsets(call.identity, call.topic)
-    partitions = _chosen(call.topic, known, query.partitionID)
+    await call.service.look_up([call.topic])
+    route = call.service.topic_route(call.identity, call.topic)
+    partitions = _chosen(call.topic, [part.id for part in route.partitions], query.partitionID)
     delivered = await call.service.poll_messages(
         call.identity,
         topic=call.topic,
@@ -73,7 +78,7 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
         start="earliest",
     )
     messages = [item.message for item in delivered]
-    next_offset = await _floor(call, group, known, partitions)
+    next_offset = await _next_offset(call, group, partitions, messages)
     return ConsumeReply(
         topic=call.topic,
         consumerID=query.consumerID,
@@ -88,7 +93,7 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
 async def peek(call: Call[NoBody, PeekQuery]) -> PeekReply:
     query = call.query
     _, known = await call.service.offsets(call.identity, call.topic)
-    partitions = _chosen(call.topic, known, query.partitionID)
+    partitions = _chosen(call.topic, [state.partition for state in known], query.partitionID)
     chosen = None if isinstance(query.partitionID, UnsetType) else partitions
     messages = await call.service.peek(call.identity, call.topic, chosen, query.offset, query.batch)
     starts = {
@@ -167,8 +172,7 @@ def first_not_shown(starts: Mapping[int, int], messages: Iterable[Message]) -> i
     return min(lowest)
 
 
-def _chosen(topic: str, known: Sequence[OffsetsResult], partition_id: int | UnsetType) -> Sequence[int]:
-    ids = [state.partition for state in known]
+def _chosen(topic: str, ids: Sequence[int], partition_id: int | UnsetType) -> Sequence[int]:
     if isinstance(partition_id, UnsetType):
         return ids
     if partition_id not in ids:
@@ -179,16 +183,31 @@ def _chosen(topic: str, known: Sequence[OffsetsResult], partition_id: int | Unse
     return [partition_id]
 
 
-async def _floor(
-    call: Call[NoBody, ConsumeQuery], group: str, known: Sequence[OffsetsResult], partitions: Sequence[int]
+async def _next_offset(
+    call: Call[NoBody, ConsumeQuery], group: str, partitions: Sequence[int], messages: Sequence[Message]
 ) -> int:
-    floors = {state.partition: state.first_offset for state in known}
+    """The lowest offset that is not consumed. For information: what was taken goes out whether it is known or not."""
     try:
-        for state in (await call.service.group(call.identity, call.topic, group)).partitions:
-            floors[state.partition] = state.offset
+        async with asyncio.timeout(_INFORMATION_SECONDS):
+            return min((await _floors(call, group, partitions)).values())
+    except (LannerError, TimeoutError):
+        first: dict[int, int] = {}
+        for message in messages:
+            first[message.partition] = min(message.offset, first.get(message.partition, message.offset))
+        return first_not_shown(first or dict.fromkeys(partitions, 0), messages)
+
+
+async def _floors(call: Call[NoBody, ConsumeQuery], group: str, partitions: Sequence[int]) -> dict[int, int]:
+    try:
+        found = await call.service.group(call.identity, call.topic, group, partitions)
+        states: Sequence[GroupPartitionResult] = found.partitions
     except GroupNotFound:
-        pass  # nothing was ever delivered to it, and an empty poll writes nothing
-    return min(floors[partition] for partition in partitions)
+        states = []  # nothing was ever delivered to it, and an empty poll writes nothing
+    floors = {state.partition: state.offset for state in states}
+    if len(floors) < len(partitions):
+        _, known = await call.service.offsets(call.identity, call.topic, -1, partitions)
+        floors = {state.partition: state.first_offset for state in known} | floors
+    return floors
 
 
 def _shown(message: Message) -> FalconMessage:

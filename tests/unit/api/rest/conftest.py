@@ -110,6 +110,8 @@ class FakeService:
         return [BrokerRoute("node", "one", "", "127.0.0.1", 7400, "")]
 
     def topic_route(self, identity: Identity, name: str) -> TopicRoute:
+        if name not in self.known:
+            raise TopicNotFound(topic=name)
         partitions = [PartitionRoute(number, "node", ["node", "other"]) for number in range(self.known[name])]
         return TopicRoute(name, 1, {}, partitions)
 
@@ -160,7 +162,9 @@ class FakeService:
         await self.topic(identity, name)
         del self.known[name]
 
-    async def offsets(self, identity: Identity, topic: str, time_ms: int = -1) -> tuple[int, list[OffsetsResult]]:
+    async def offsets(
+        self, identity: Identity, topic: str, time_ms: int = -1, partitions: Sequence[int] | None = None
+    ) -> tuple[int, list[OffsetsResult]]:
         self._asked("offsets", time_ms)
         if topic not in self.known:
             raise TopicNotFound(topic=topic)
@@ -171,13 +175,19 @@ class FakeService:
         self._asked("groups", topic)
         return list(self.floors)
 
-    async def group(self, identity: Identity, topic: str, group: str) -> GroupResult:
+    async def look_up(self, names: Sequence[str]) -> None:
+        pass
+
+    async def group(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> GroupResult:
         self._asked("group", group)
         if group not in self.floors:
             raise GroupNotFound()
         partitions = [
             GroupPartitionResult(number, floor, 4, 2, 1, 1, 1, {9: 1, 4: 1}, 1_000)
             for number, floor in enumerate(self.floors[group])
+            if partitions is None or number in partitions
         ]
         return GroupResult(topic, group, "queue", partitions)
 

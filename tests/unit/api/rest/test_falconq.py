@@ -6,7 +6,7 @@ import pytest
 
 from lanner.api.rest.falconq import first_not_shown, group_of
 from lanner.broker.calls import Delivered
-from lanner.errors import PartitionNotFound
+from lanner.errors import NotLeader, PartitionNotFound
 from lanner.model import Message
 
 
@@ -179,3 +179,21 @@ async def test_raft_stats_are_a_flat_map_of_text(http, service):
     service.known["orders"] = 1
     answer = (await http.get("/raft/stats?topic=orders&partitionID=0")).json()
     assert answer == {"state": "Leader", "term": "3", "num_peers": "0", "latest_configuration": "1", "vote": ""}
+
+
+async def test_what_was_taken_goes_out_although_a_broker_cannot_say_what_comes_next(http, service):
+    service.known["orders"] = 2
+    service.deliveries = [
+        Delivered(Message("orders", 0, 7, b"a", priority=9), 1, 0),
+        Delivered(Message("orders", 0, 8, b"b"), 1, 0),
+        Delivered(Message("orders", 1, 9, b"c"), 1, 0),
+    ]
+
+    async def nobody(*given, **named):
+        raise NotLeader("nobody leads orders/1")
+
+    service.group = nobody
+    answer = await http.get("/topic/orders/consume?consumerID=x&batch=3")
+    assert answer.status_code == 200
+    assert [message["v"] for message in answer.json()["messages"]] == ["a", "b", "c"]
+    assert (answer.json()["startOffset"], answer.json()["nextOffset"]) == (7, 9)
