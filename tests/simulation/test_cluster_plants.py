@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lanner.testing.cluster_simulation import simulate_cluster
-from lanner.testing.planted import CLUSTER_PLANTS, catches, planted
+from lanner.testing.planted import catches, planted
+from lanner.testing.planted_cluster import CLUSTER_PLANTS
 from lanner.testing.simulate import Job, run
 
 RECORDED = {  # a seed that catches each planted bug, and passes without it

@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lanner.testing.cluster_simulation import CLUSTER_TOTALS, simulate_cluster
-from lanner.testing.planted import BROKER_PLANTS, CLUSTER_PLANTS, PLANTS, catches, planted
+from lanner.testing.planted import BROKER_PLANTS, PLANTS, catches, planted
+from lanner.testing.planted_cluster import CLUSTER_PLANTS
 from lanner.testing.queue_model import Violation
 from lanner.testing.sim_cluster import size_of
 from lanner.testing.simulator import EVENTS, TOTALS, Report, simulate
