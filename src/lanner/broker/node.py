@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from lanner.broker.clock import LeaderClock
+from lanner.broker.dispatch import Dispatch
 from lanner.broker.engine import CLUSTER_SET, Engine
 from lanner.broker.founding import Founding
 from lanner.broker.intake import Intake
@@ -29,11 +30,10 @@ from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
 from lanner.broker.saving import FULL_RETRY_SECONDS, Saving
 from lanner.broker.settings import BrokerSettings
-from lanner.broker.snapshots import Parcel
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_found_cluster
 from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageFailed, StorageFull
-from lanner.ledger import Commit, FileMissing, Ledger, perform, perform_preparation
+from lanner.ledger import Commit, Ledger, perform, perform_preparation
 from lanner.storage import DataDirectory, open_directory
 from lanner.wire.messages import PeerHello
 from lanner.wire.peers import Pulse
@@ -72,6 +72,7 @@ class Node:
         self.proposals: Proposals
         self.saving: Saving
         self._reading: Reading
+        self._dispatch: Dispatch | None = None
         self._waiting: Waiting
         self._loop: asyncio.AbstractEventLoop
         self._writer = ThreadPoolExecutor(1, "lanner-writer")
@@ -127,9 +128,19 @@ class Node:
         metadata.on_outcome = self.proposals.outcomes.note
         self.peers.on_silent = self._silent
         self.steward = steward
+        self._dispatch = Dispatch(
+            self.engine,
+            steward,
+            self.peers,
+            files=self.directory.files,
+            reading=self._reading,
+            saving=self.saving,
+            spawn=self._spawn,
+        )
         self.peers.know(self.place.brokers())
-        for work in (self._tick_forever(), self.place.catch_up(), *self.saving.tasks()):
-            self._spawn(work)
+        for work in (self._tick_forever(), *self.saving.tasks()):
+            self._spawn(self._vital(work))
+        self._spawn(self.place.catch_up())
         self.kick()
 
     async def until_ready(self) -> None:
@@ -149,6 +160,13 @@ class Node:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    async def _vital(self, work: Coroutine[Any, Any, None]) -> None:
+        """Without this the broker would only seem to be alive."""
+        try:
+            await work
+        except Exception as problem:
+            self._fail_on(problem)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -338,7 +356,8 @@ class Node:
             return
         try:
             commit = self.engine.pump()
-            self._send()
+            if self._dispatch is not None:
+                self._dispatch.send()
             if commit is not None:
                 self._writer.submit(self._write, commit)
             self._follow()
@@ -360,7 +379,8 @@ class Node:
         if error is None:
             try:
                 self.engine.committed(commit)
-                self._send()
+                if self._dispatch is not None:
+                    self._dispatch.send()
             except Exception as problem:
                 self._fail_on(problem)
                 return
@@ -398,7 +418,7 @@ class Node:
 
         made.add_done_callback(done)
 
-    # ------------------------------------------------------------------ the metadata, and what goes to other brokers
+    # ------------------------------------------------------------------ the metadata
 
     def _follow(self) -> None:
         """Do what the metadata says, when it says something new."""
@@ -412,43 +432,6 @@ class Node:
             self.peers.know(self.place.brokers())
             self.peers.forget_leaders(engine.cluster.sets)
             self.kick()
-
-    def _send(self) -> None:
-        """Everything that the engine has for other brokers."""
-        engine, steward, peers = self.engine, self.steward, self.peers
-        messages = engine.take_messages()
-        if messages and steward is not None:
-            for set_id, message in messages:
-                node_id = steward.route(set_id, message.receiver)
-                if node_id is not None:
-                    peers.put(node_id, set_id, message)
-            peers.flush()
-        sending, installs = engine.sending, engine.installs
-        if sending.outgoing or sending.waiting:
-            for parcel in engine.take_parcels():
-                self._spawn(self._send_parcel(parcel))
-        if installs.replies and steward is not None:
-            for reply in engine.take_replies():
-                node_id = steward.route(reply.set_id, reply.receiver)
-                if node_id is not None:
-                    peers.send_snapshot(node_id, reply)
-        if installs.active and installs.save_wanted:
-            self.saving.save_soon()
-
-    async def _send_parcel(self, parcel: Parcel) -> None:
-        """Read one piece of a snapshot, and send it."""
-        try:
-            piece = await self.in_reader(lambda: parcel.load(self.directory.files))
-        except FileMissing:
-            self.engine.sending.retry(parcel)
-            return
-        except (LannerError, OSError) as error:
-            log.error("a snapshot of set %d could not be read: %s", parcel.head.set_id, error)
-            self.engine.sending.failed(parcel)
-            return
-        node_id = None if self.steward is None else self.steward.route(piece.set_id, piece.receiver)
-        if node_id is not None:
-            self.peers.send_snapshot(node_id, piece)
 
     # ------------------------------------------------------------------ time
 
