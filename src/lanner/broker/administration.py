@@ -22,6 +22,7 @@ from lanner.broker.replica import Replica
 from lanner.broker.routes import BrokerRoute, TopicRoute
 from lanner.cluster import Topic, encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import (
+    DeadlineExceeded,
     GroupNotFound,
     LannerError,
     TopicExists,
@@ -72,14 +73,21 @@ class Administration(Desk):
         await self._served(name)
 
     async def _served(self, name: str) -> None:
-        """Wait until every partition of a topic has a leader, or the topic is gone again."""
+        """Wait until every partition of a topic has a leader, or the topic is gone again; NotLeader if that is long."""
 
-        def served() -> bool:
+        def unserved() -> int | None:
             topic = self._engine.cluster.topics.get(name)
-            return topic is None or self._routes.all_led(topic.set_ids)
+            set_ids = () if topic is None else topic.set_ids
+            return next((number for number, set_id in enumerate(set_ids) if not self._routes.leader_of(set_id)), None)
 
-        if not served():
-            await self._node.until(served, _LEADERS_TIMEOUT_MS)
+        if unserved() is None:
+            return
+        try:
+            await self._node.until(lambda: unserved() is None, _LEADERS_TIMEOUT_MS)
+        except DeadlineExceeded:
+            partition = unserved()
+            if partition is not None:
+                raise self._routes.not_leader(self._topic(name), partition) from None
 
     async def delete_topic(self, identity: Identity, name: str) -> None:
         self._admit(identity, "administer", name)

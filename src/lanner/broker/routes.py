@@ -6,7 +6,7 @@ may be out of date by the time it is used, so it never does more than save someb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lanner.broker.node import Node
@@ -59,9 +59,6 @@ class Routes:
         if leader == self._node.node_id or not self._node.peers.is_alive(leader):
             return ""
         return leader
-
-    def all_led(self, set_ids: Iterable[int]) -> bool:
-        return all(self.leader_of(set_id) for set_id in set_ids)
 
     def address_of(self, node_id: str) -> str:
         """HOST:PORT of a broker's native door; empty when it is not known."""
