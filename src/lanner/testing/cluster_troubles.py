@@ -15,6 +15,7 @@ from lanner.broker.engine import CLUSTER_SET
 from lanner.cluster import (
     BrokerState,
     Cluster,
+    encode_alter_topic,
     encode_cancel_plan,
     encode_drain_broker,
     encode_move_replica,
@@ -50,6 +51,8 @@ class Troubles:
             "pause": rng.choice((0.3, 1.5)),
             "slow": 0.7,
             "sync_failure": 0.2,
+            "full": 0.2,
+            "stop": rng.choice((0.3, 1.0)),
             "jump": 0.5,
             "roughen": 0.7,
             "transfer": rng.choice((0.5, 2.0)),
@@ -61,6 +64,7 @@ class Troubles:
             "cancel": 0.2,
             "remove": 0.5,
             "wipe": rng.choice((0.2, 0.8)),
+            "alter": 0.3,
         }
         self.pause_ms = rng.choice((300, 700, 1_500))
 
@@ -88,6 +92,7 @@ class Troubles:
             broker.paused_until_ms = broker.slow_until_ms = 0
             broker.disk.crash_in(None)
             broker.disk.sync_failures = 0
+            broker.disk.write_room_bytes = None
             broker.own_clock.mend()
 
     # ------------------------------------------------------------------ whom
@@ -142,6 +147,29 @@ class Troubles:
         if broker is not None:
             broker.disk.sync_failures = 1
         return broker is not None
+
+    def _full(self) -> bool:
+        broker = self._victim()
+        if broker is not None:
+            broker.disk.write_room_bytes = self.rng.randrange(200)
+        return broker is not None
+
+    def _stop(self) -> bool:
+        """An operator stops a broker in good order: it hands over what it leads, waits a little for that, and goes."""
+        broker = self._victim()
+        if broker is not None:
+            self._hand_over(broker, broker.life, self.rng.randint(1, 40))
+        return broker is not None
+
+    def _hand_over(self, broker: ClusterBroker, life: int, patience: int) -> None:
+        if not broker.opened or broker.life != life:
+            return
+        left = broker.steward.hand_over()
+        self.cluster.guard(broker, broker.work)
+        if left and patience and not broker.paused:
+            self.cluster.later(50, lambda: self._hand_over(broker, life, patience - 1))
+        else:
+            self.cluster.crash(broker, power=False)
 
     def _pause(self) -> bool:
         """The process stops, and goes on as if nothing had happened."""
@@ -259,6 +287,18 @@ class Troubles:
         if metadata is None or not metadata.plans:
             return False
         return self._change(encode_cancel_plan(self.rng.choice(list(metadata.plans))))
+
+    def _alter(self) -> bool:
+        """More partitions, or another number of replicas, for a topic that nobody uses."""
+        metadata = self._metadata()
+        brief = [] if metadata is None else [one for one in metadata.topics.values() if one.name.startswith("brief")]
+        if not brief:
+            return False
+        topic = self.rng.choice(brief)
+        wanted = {"replication": self.rng.choice((2, 3))}
+        if self.rng.random() < 0.5:
+            wanted = {"partitions": len(topic.set_ids) + 1}
+        return self._change(encode_alter_topic(topic.name, wanted, self._now_ms()))
 
     def _named(self, *states: BrokerState) -> list[str]:
         metadata = self._metadata()
