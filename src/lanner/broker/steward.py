@@ -281,14 +281,20 @@ class Steward:
         """That broker is no longer heard: sets that rest with it must look whether their leader is gone."""
         resting = set(self.engine.resting())
         for set_id, replica in self.engine.replicas.items():
-            node = replica.node
-            silent = [member for member in node.voters | node.learners if self.route(set_id, member) == node_id]
+            node, silent = replica.node, self._replicas_on(set_id, node_id)
             for member in silent:
                 node.report_unreachable(member)
             if silent and set_id in resting:
                 if node.leader_id in silent:
                     node.leader_silent()
                 self.engine.wake(set_id)
+
+    def _replicas_on(self, set_id: int, node_id: str) -> list[int]:
+        record = None if self._cluster is None else self._cluster.sets.get(set_id)
+        if record is not None:
+            return [replica.replica_id for replica in record.replicas if replica.node_id == node_id]
+        node = self.engine.replicas[set_id].node
+        return [member for member in node.voters | node.learners if self.route(set_id, member) == node_id]
 
     # ------------------------------------------------------------------ what others want to know
 

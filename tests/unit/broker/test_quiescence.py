@@ -249,6 +249,18 @@ def test_a_hand_over_wakes_a_set_that_rests() -> None:
     assert asleep(flock)
 
 
+def test_the_metadata_finds_another_leader_before_the_cluster_is_founded() -> None:
+    flock = Flock(found=False)
+    for broker in flock.up():
+        broker.steward.founding = None
+    flock.until(lambda: flock.leader_of(METADATA_SET) is not None)
+    flock.pass_time(3 * REST_TICKS)
+    leader = flock.leader_of(METADATA_SET)
+    assert leader is not None and asleep(flock)
+    leader.stop()
+    flock.until(lambda: flock.leader_of(METADATA_SET) is not None, SILENT_TICKS + ELECTION_TICKS // 2)
+
+
 def test_sets_of_one_broker_rest_too() -> None:
     flock = Flock("a")
     flock.create_topic("orders", partitions=3, replication=1)
