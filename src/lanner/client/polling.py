@@ -10,6 +10,7 @@ Rules:
 - Every poll has a number. One whose answer was lost is repeated under its number, at whoever leads those partitions by
   then, so that its leases come back instead of running out.
 - What cannot be asked is asked again, with pauses, until the deadline; what the others had is handed out meanwhile.
+  Nobody waits long for a slow broker with leases of another in hand.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
 from lanner.client.settling import Piece, SettleQueue
-from lanner.errors import LannerError, NotFoundError, NotLeader
+from lanner.errors import LannerError, NotFoundError, NotLeader, ServiceUnavailable
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Glance, Poll, Polled
 
@@ -33,6 +34,7 @@ _ROUND_SEVERAL_MS: Final = 5_000  # where leaders may move meanwhile
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _CONNECTING_S: Final = 1.0
+_PATIENCE_S: Final = 0.5  # with a broker that keeps the others waiting
 _GLANCE_MS: Final = 5_000  # how long a broker may take for a look
 _LOST_KEPT_S: Final = 60.0  # leases that nobody heard of have mostly run out by then
 _STEPS_MAX: Final = 64
@@ -167,7 +169,14 @@ class Poller:
             session = self._most_urgent(urgent)
             others = max((urgent[other] for other in urgent if other is not session), default=0)
             reply = await self._ask(
-                session, self._next(), leaders[session], max_messages, 0, min_priority=others, max_bytes=bytes_left
+                session,
+                self._next(),
+                leaders[session],
+                max_messages,
+                0,
+                min_priority=others,
+                max_bytes=bytes_left,
+                patient=not replies or self._wanted.auto_ack,
             )
             del urgent[session]
             if reply is None:
@@ -232,6 +241,7 @@ class Poller:
         max_bytes: int | None = None,
         rides: bool = False,
         since: float | None = None,
+        patient: bool = True,
     ) -> Reply | None:
         """One numbered poll. None: it failed for now, and is noted among the lost if it may have taken effect."""
         await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
@@ -252,20 +262,20 @@ class Poller:
             settles=[item for piece in pieces for item in piece.items],
             min_priority=min_priority,
         )
-        outcome = await self._answer(session, control, pieces)
+        outcome = await self._answer(session, control, pieces, None if patient else _PATIENCE_S)
         if not isinstance(outcome, LannerError):
             return outcome
         self._failed(session, partitions, outcome)
         self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
         return None
 
-    async def _answer(self, session: Session, control: Poll, pieces: list[Piece]) -> Outcome:
+    async def _answer(self, session: Session, control: Poll, pieces: list[Piece], patience_s: float | None) -> Outcome:
         answer: asyncio.Future[Outcome] = self._loop.create_future()
 
         def polled(outcome: Outcome) -> None:
             if not answer.done():
                 answer.set_result(outcome)
-            elif not isinstance(outcome, LannerError):
+            elif answer.cancelled() and not isinstance(outcome, LannerError):
                 self._unwanted(outcome)
 
         session.poll(
@@ -274,7 +284,10 @@ class Poller:
             lambda outcome: self._settles.answered(pieces, session, outcome),
             self._brokers.timeout_ms + control.wait_ms,
         )
-        return await answer
+        if patience_s is not None:
+            # Past that the poll counts as lost: it is repeated, and that brings the same leases.
+            self._loop.call_later(patience_s, _answer, answer, _slow(session))
+        return await answer  # cancelled with whoever waits: nobody repeats it, and what it brings is given back
 
     def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
         if isinstance(error, NotFoundError):
@@ -302,8 +315,10 @@ class Poller:
             elif self._watched.get(session) != key:
                 asked[session] = self._loop.create_future()
                 session.call(Command.GLANCE, self._look(key, 0), (), partial(_answer, asked[session]), _GLANCE_MS)
+        if asked:
+            await asyncio.wait(asked.values(), timeout=_PATIENCE_S)
         for session, future in asked.items():
-            outcome = await future
+            outcome = future.result() if future.done() else _slow(session)
             if isinstance(outcome, LannerError):
                 self._failed(session, leaders[session], outcome)
             elif outcome.control.priority >= 0:
@@ -359,3 +374,7 @@ class Poller:
 def _answer(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
     if not future.done():  # whoever asked may have been cancelled
         future.set_result(outcome)
+
+
+def _slow(session: Session) -> LannerError:
+    return ServiceUnavailable(f"broker {session.node_id} takes long to answer")

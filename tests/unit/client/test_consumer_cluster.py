@@ -163,6 +163,35 @@ async def test_an_answer_that_is_owed_does_not_hold_up_the_other_brokers(cluster
     assert {control.sequence for control in cluster.of(Command.POLL)["n1"]} == {1}
 
 
+async def test_a_slow_broker_is_not_waited_for_with_leases_in_hand(cluster: Any) -> None:
+    cluster.add(0, 9, b"first")
+    cluster.add(1, 4, b"slow")
+    held_back: list[Any] = []
+    cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: held_back.append(request)
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        began = asyncio.get_running_loop().time()
+        assert (await consumer.poll()).values() == [b"first"]
+        assert asyncio.get_running_loop().time() - began < 2
+        (late,) = held_back
+        cluster.brokers["n2"].answers.clear()
+        reply = cluster.lease(late.control)
+        cluster.brokers["n2"].links[0].reply(late, *reply)
+        batch = await consumer.poll()
+        assert batch.values() == [b"slow"]  # the same lease, heard of by the repetition
+        await batch.ack()
+        assert (1, 0) in cluster.acked
+        assert cluster.of(Command.RELEASE)["n2"] == []
+    assert [control.sequence for control in cluster.of(Command.POLL)["n2"]] == [2, 2]
+
+
+async def test_a_slow_look_does_not_keep_what_is_there(cluster: Any) -> None:
+    cluster.add(0, 4, b"here")
+    cluster.brokers["n3"].answers[Command.GLANCE] = lambda control, request: None
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        async with asyncio.timeout(2):
+            assert (await consumer.poll()).values() == [b"here"]
+
+
 async def test_a_broker_that_is_away_holds_up_only_what_it_leads(cluster: Any) -> None:
     async with lanner.connect(cluster.address, timeout_ms=5_000) as queue, queue.consumer("t", "g") as consumer:
         assert not await consumer.poll(wait_ms=0)
