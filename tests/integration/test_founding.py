@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lanner.broker.settings import BrokerSettings
-from lanner.cluster import BrokerState, encode_create_topic
+from lanner.cluster import BrokerState, encode_create_topic, encode_remove_broker
 from lanner.errors import ConflictError, ConnectionLost, LannerError, ProtocolError, ServiceUnavailable
 from lanner.model import TopicSettings
 from lanner.net.connector import open_connection
@@ -304,6 +304,29 @@ async def test_a_broker_of_another_cluster_at_a_known_address_gets_nothing(
     async with asyncio.timeout(SECONDS):
         while "tried to connect; this one belongs to cluster" not in caplog.text:
             await asyncio.sleep(0.05)
+
+
+async def test_a_removed_broker_is_told_so_when_it_comes_back(flock: Flock, caplog: pytest.LogCaptureFixture) -> None:
+    await flock.start(0, 1, 2)
+    await flock.start(3, join=flock.addresses[0])
+    removed = flock.servers[3].node.node_id
+    await flock.until_all()
+    await flock.stop(3)
+    node = flock.servers[0].node
+    await node.propose_cluster(encode_remove_broker(removed, 1))
+    async with asyncio.timeout(SECONDS):
+        while node.engine.cluster.brokers[removed].state is not BrokerState.REMOVED:
+            await asyncio.sleep(0.05)
+    with pytest.raises(ConflictError, match="was removed from the cluster"):
+        await open_connection(*split(flock.addresses[0]), peer=peer_hello(flock, node_id=removed))
+    back = Server(flock.settings(3))
+    starting = asyncio.ensure_future(back.start())
+    async with asyncio.timeout(SECONDS):
+        while "broker 'broker3'" not in caplog.text:
+            await asyncio.sleep(0.05)
+    assert not starting.done()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 async def test_commands_between_brokers_are_not_for_clients(flock: Flock) -> None:
