@@ -1,0 +1,171 @@
+"""The native door for other brokers: frames that nobody answers, questions, and who may send them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from lanner.api.native import NativeDoor
+from lanner.broker.intake import Intake
+from lanner.broker.service import Service
+from lanner.errors import ConflictError, NotLeader, ProtocolError, ServerError, ServiceUnavailable
+from lanner.net.connector import ClientLink, open_connection
+from lanner.wire.connection import Request
+from lanner.wire.messages import Command, Control, Empty, PeerHello, Publish
+from lanner.wire.peers import Founder, PeerInfo, Propose, Proposed, Pulse, RaftFrame, SnapshotFrame
+
+PEER = PeerHello("cluster", "other", "b", "h:1")
+
+
+class FakeIntake:
+    """What the door needs of an intake; remembers what it took."""
+
+    open_to_clients = True
+    refusal: Exception | None = None
+    problem: Exception | None = None
+    reply: Control = Proposed(7)
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[PeerHello, Command, bytes]] = []
+
+    def greet(self, peer: PeerHello) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def take(self, peer: PeerHello, request: Request) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.taken.append((peer, request.command, bytes(request.bulk)))
+
+    async def answer(self, peer: PeerHello, request: Request) -> Control:
+        if self.problem is not None:
+            raise self.problem
+        return self.reply
+
+
+class Silent:
+    """A service whose publishes are never decided."""
+
+    cluster_id, node_id = "cluster", "node"
+
+    def publish(self, *_given: Any, **_named: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
+
+    @property
+    def anywhere(self) -> Silent:
+        return self
+
+
+@asynccontextmanager
+async def opened(intake: FakeIntake | None, **bounds: int) -> AsyncIterator[tuple[str, int]]:
+    door = NativeDoor(cast(Service, Silent()), intake=cast(Intake, intake), **bounds)
+    address = await door.start("127.0.0.1", 0)
+    try:
+        yield address
+    finally:
+        await door.stop()
+
+
+async def heard(intake: FakeIntake, count: int) -> None:
+    async with asyncio.timeout(5):
+        while len(intake.taken) < count:
+            await asyncio.sleep(0.005)
+
+
+def tell_all(link: ClientLink) -> None:
+    link.tell(Command.RAFT, RaftFrame([(1, 2)]), [b"ab"])
+    link.tell(Command.PULSE, Pulse(1))
+    link.tell(Command.SNAPSHOT, SnapshotFrame(), [b"piece"])
+
+
+async def test_frames_of_another_broker_are_taken_in_order_and_not_answered() -> None:
+    intake = FakeIntake()
+    async with opened(intake) as address:
+        link = await open_connection(*address, peer=PEER)
+        tell_all(link)
+        await heard(intake, 3)
+        assert intake.taken == [
+            (PEER, Command.RAFT, b"ab"),
+            (PEER, Command.PULSE, b""),
+            (PEER, Command.SNAPSHOT, b"piece"),
+        ]
+        assert (await link.request(Command.PING, Empty())).control == Empty()
+        await link.close()
+
+
+async def test_they_pass_requests_that_wait() -> None:
+    intake = FakeIntake()
+    async with opened(intake, inflight_max=1) as address:
+        link = await open_connection(*address, peer=PEER)
+        for _ in range(2):
+            link.request(Command.PUBLISH, Publish("t", 0), [b"x"]).add_done_callback(lambda done: done.exception())
+        tell_all(link)
+        await heard(intake, 3)
+
+
+async def test_whoever_says_something_impossible_is_hung_up_on_with_the_reason() -> None:
+    intake = FakeIntake()
+    intake.problem = ProtocolError("that is no message")
+    async with opened(intake) as address:
+        link = await open_connection(*address, peer=PEER)
+        tell_all(link)
+        await asyncio.wait_for(asyncio.shield(link.closed), 5)
+        with pytest.raises(ProtocolError, match="that is no message"):
+            tell_all(link)
+
+
+async def test_a_fault_of_ours_ends_the_connection_and_tells_nothing_private() -> None:
+    intake = FakeIntake()
+    intake.problem = RuntimeError("secret")
+    async with opened(intake) as address:
+        link = await open_connection(*address, peer=PEER)
+        tell_all(link)
+        await asyncio.wait_for(asyncio.shield(link.closed), 5)
+        with pytest.raises(ServerError) as caught:
+            tell_all(link)
+        assert "secret" not in caught.value.message
+
+
+async def test_questions_of_another_broker_are_answered() -> None:
+    intake = FakeIntake()
+    async with opened(intake) as address:
+        link = await open_connection(*address, peer=PEER)
+        assert (await link.request(Command.PROPOSE, Propose(), [b"c"])).control == Proposed(7)
+        intake.problem = NotLeader("ask the other")
+        with pytest.raises(NotLeader, match="ask the other"):
+            await link.request(Command.PROPOSE, Propose(), [b"c"])
+        await link.close()
+
+
+@pytest.mark.parametrize("intake", [FakeIntake(), None], ids=["one of several", "alone"])
+async def test_clients_may_not_speak_as_brokers(intake: FakeIntake | None) -> None:
+    async with opened(intake) as address:
+        link = await open_connection(*address)
+        with pytest.raises(ProtocolError, match="PEER_INFO is for brokers"):
+            await link.request(Command.PEER_INFO, PeerInfo(Founder("a", "b", {})))
+        assert (await link.request(Command.PING, Empty())).control == Empty()
+        link.tell(Command.PULSE, Pulse(1))
+        await asyncio.wait_for(asyncio.shield(link.closed), 5)
+        assert intake is None or intake.taken == []
+
+
+async def test_a_broker_of_another_cluster_is_refused_at_once() -> None:
+    intake = FakeIntake()
+    intake.refusal = ConflictError("another cluster")
+    async with opened(intake) as address:
+        with pytest.raises(ConflictError, match="another cluster"):
+            await open_connection(*address, peer=PEER)
+
+
+async def test_clients_are_told_to_come_back_while_there_is_no_cluster_and_brokers_are_not() -> None:
+    intake = FakeIntake()
+    intake.open_to_clients = False
+    async with opened(intake) as address:
+        with pytest.raises(ServiceUnavailable, match="does not belong to its cluster yet"):
+            await open_connection(*address)
+        link = await open_connection(*address, peer=PEER)
+        await link.close()
