@@ -44,6 +44,7 @@ CONNECTION_INFLIGHT_BYTES_MAX: Final = 64 * MIB
 CONNECTION_UNSENT_BYTES_MAX: Final = 64 * MIB
 CONNECTION_STALL_MS: Final = 30_000
 CONNECTIONS_MAX: Final = 10_000
+PEER_CONNECTIONS_RESERVED: Final = 1_000  # for other brokers, when clients have taken all there are
 PEER_SILENT_MS_MAX: Final = 5_000  # so long may bytes between brokers go unacknowledged
 
 POLL_MESSAGES_MAX: Final = 10_000
@@ -92,4 +93,5 @@ assert BATCH_BYTES_MAX < RAFT_ENTRY_BYTES_MAX <= FRAME_BYTES_MAX - CONTROL_BYTES
 assert POLL_MESSAGES_MAX <= OUTSTANDING_MAX
 assert PARTITIONS_MAX <= PARTITIONS_TOTAL_MAX
 assert BROKERS_MAX <= RAFT_MEMBERS_MAX
+assert 4 * BROKERS_MAX <= PEER_CONNECTIONS_RESERVED  # three from each, and one that is about to take another's place
 assert REPLICATION_DEFAULT <= REPLICATION_MAX

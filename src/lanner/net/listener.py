@@ -168,12 +168,14 @@ class Listener:
         make_session: Callable[[ServerLink], Session],
         *,
         connections_max: int = limits.CONNECTIONS_MAX,
+        reserved: int = 0,
         hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
     ) -> None:
         self.make_session = make_session
         self.connections_max = connections_max
+        self.reserved = reserved  # so many more, for those whom a session lets in although it is full
         self.hello_deadline_ms = hello_deadline_ms
         self.unsent_bytes_max = unsent_bytes_max
         self.stall_ms = stall_ms
@@ -201,10 +203,18 @@ class Listener:
         """Count a new connection in, or say why not."""
         if self._stopping:
             return ServiceUnavailable("the broker is stopping")
-        if len(self.links) >= self.connections_max:
-            return Overloaded(f"the broker has {len(self.links)} connections, which is all it may have")
+        if len(self.links) >= self.connections_max + self.reserved:
+            return self.full()
         self.links.add(link)
         return None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only those are left in for whom there is a reserve."""
+        return len(self.links) > self.connections_max
+
+    def full(self) -> Overloaded:
+        return Overloaded(f"the broker has {len(self.links)} connections, which is all it may have")
 
     def forget(self, link: ServerLink) -> None:
         self.links.discard(link)

@@ -78,6 +78,7 @@ class NativeDoor:
         self._listener = Listener(
             self._open_session,
             connections_max=connections_max,
+            reserved=0 if intake is None else limits.PEER_CONNECTIONS_RESERVED,
             hello_deadline_ms=hello_deadline_ms,
             unsent_bytes_max=unsent_bytes_max,
             stall_ms=stall_ms,
@@ -87,6 +88,13 @@ class NativeDoor:
     @property
     def connections(self) -> int:
         return len(self._listener.links)
+
+    @property
+    def is_full(self) -> bool:
+        return self._listener.is_full
+
+    def full(self) -> LannerError:
+        return self._listener.full()
 
     async def start(self, host: str, port: int, *, ssl: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listen; the address that it became."""
@@ -156,6 +164,8 @@ class _Session:
             self._intake.greet(hello.peer)
             self._peer = hello.peer
             self._link.expect_progress(limits.PEER_SILENT_MS_MAX)
+        elif self._door.is_full:
+            raise self._door.full()  # the rest is for other brokers: clients must not keep them out
         elif self._intake is not None and not self._intake.open_to_clients:
             raise ServiceUnavailable("the broker does not belong to its cluster yet; try another one, or again soon")
         return HelloReply(
@@ -265,6 +275,8 @@ class _Session:
         if command is not _RAFT and command is not _PULSE and command is not _SNAPSHOT:
             return False
         assert self._peer is not None and self._intake is not None, "greeted as another broker"
+        if self._link.is_closing:
+            return True  # what came behind something impossible, in one piece with it
         try:
             self._intake.take(self._peer, request)
         except Exception as problem:

@@ -12,7 +12,7 @@ import pytest
 from lanner.api.native import NativeDoor
 from lanner.broker.intake import Intake
 from lanner.broker.service import Service
-from lanner.errors import ConflictError, NotLeader, ProtocolError, ServerError, ServiceUnavailable
+from lanner.errors import ConflictError, NotLeader, Overloaded, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.connector import ClientLink, open_connection
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, Empty, PeerHello, Publish
@@ -159,6 +159,33 @@ async def test_a_broker_of_another_cluster_is_refused_at_once() -> None:
     async with opened(intake) as address:
         with pytest.raises(ConflictError, match="another cluster"):
             await open_connection(*address, peer=PEER)
+
+
+async def test_clients_cannot_keep_other_brokers_out_by_taking_all_connections() -> None:
+    async with opened(FakeIntake(), connections_max=1) as address:
+        client = await open_connection(*address)
+        with pytest.raises(Overloaded):
+            await open_connection(*address)
+        peer = await open_connection(*address, peer=PEER)
+        assert (await peer.request(Command.PING, Empty())).control == Empty()
+        await client.close()
+        await peer.close()
+
+
+async def test_what_came_behind_something_impossible_is_not_looked_at() -> None:
+    class Once(FakeIntake):
+        tries = 0
+
+        def take(self, peer: PeerHello, request: Request) -> None:
+            self.tries += 1
+            raise ProtocolError("that is no message")
+
+    intake = Once()
+    async with opened(intake) as address:
+        link = await open_connection(*address, peer=PEER)
+        tell_all(link)
+        await asyncio.wait_for(asyncio.shield(link.closed), 5)
+        assert intake.tries == 1
 
 
 async def test_clients_are_told_to_come_back_while_there_is_no_cluster_and_brokers_are_not() -> None:
