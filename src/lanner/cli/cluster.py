@@ -35,11 +35,11 @@ def status(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
     """Show brokers, leaders, missing replicas and running plans."""
     screen = Screen(as_json)
     found = screen.with_queue(servers, lambda queue: queue.admin.describe_cluster())
-    if as_json:
-        screen.document(plain(found))
-        return
     names = {broker.node_id: broker.name for broker in found.brokers}
     leader = names.get(found.metadata_leader, found.metadata_leader)
+    if as_json:
+        screen.document({**plain(found), "metadata_leader_name": leader})
+        return
     screen.facts(
         {
             "cluster": found.cluster_id,

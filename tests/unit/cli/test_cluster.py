@@ -67,6 +67,7 @@ def test_the_cluster_is_told_whole_as_json(cluster):
     assert told == document("cluster", "status")
     assert [broker["name"] for broker in told["brokers"]] == ["node-1", "node-2", "node-3"]
     assert told["brokers"][0]["addresses"]["native"] == "127.0.0.1:7410"
+    assert told["metadata_leader_name"] == "node-2"
 
 
 def test_what_is_missing_is_said_with_the_next_step(cluster):
