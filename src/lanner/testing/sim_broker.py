@@ -250,6 +250,9 @@ class SimBroker:
                 return
             while more and self.rng.random() < 0.9:  # a turn of the loop may end before every set is in
                 more = engine.save_step(job)
+            while self.rng.random() < 0.8 and job.save.encode_some(1):  # and the encoding over several
+                if self.rng.random() < 0.5:
+                    yield
             yield
             yield from self._commit_rows(job.puts)
             engine.saved(job)
