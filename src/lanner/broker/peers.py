@@ -6,8 +6,6 @@ bulk never delays what keeps a leader in office.
 
 Rules
 - Messages gather during a turn of the loop and leave together, several replica sets in one frame.
-- What is committed is of no use to a follower but to keep up. So a message that says only that waits a moment for an
-  append to travel with, and the next append of its set makes it superfluous.
 - What cannot be sent is lost, and the Raft nodes are told so: nothing waits here for a broker that is away. What waits
   for one that reads slowly is bounded in bytes.
 - At every dial the other end must be the broker that is expected: its node id and its cluster are compared.
@@ -37,12 +35,10 @@ log = logging.getLogger("lanner.peers")
 PULSES_UNTIL_ALL: Final = 20
 ALIVE_SECONDS: Final = 1.0
 DIAL_TIMEOUT_MS: Final = 2_000
-COMMIT_SECONDS_MAX: Final = 0.025
 LINE_BYTES_MAX: Final = 16 * limits.MIB
 _BACKOFF_SECONDS_MIN: Final = 0.05
 _BACKOFF_SECONDS_MAX: Final = 1.0
-_APPEND, _COMMIT = int(MessageKind.APPEND), int(MessageKind.COMMIT)
-_BULK: Final = frozenset({_APPEND, _COMMIT, int(MessageKind.SNAPSHOT)})
+_BULK: Final = frozenset(int(kind) for kind in (MessageKind.APPEND, MessageKind.COMMIT, MessageKind.SNAPSHOT))
 
 Address = tuple[str, int]
 
@@ -66,8 +62,6 @@ class _Line:
         self._node_id = node_id
         self._bulk = bulk
         self._outbox: list[tuple[int, Message]] = []
-        self._commits: dict[int, Message] = {}  # these can wait
-        self._commits_timer: asyncio.TimerHandle | None = None
         self.link: ClientLink | None = None
         self.told: dict[int, int] = {}  # on the pulse line: what this connection was told of leadership
         self.pulses = 0
@@ -80,32 +74,10 @@ class _Line:
         return link if link is not None and link.is_open and link.unsent_bytes <= LINE_BYTES_MAX else None
 
     def put(self, set_id: int, message: Message) -> None:
-        kind = message.kind
-        if kind == _COMMIT and set_id:  # those of the metadata are waited for
-            self._commits[set_id] = message
-            if self._commits_timer is None:
-                self._commits_timer = self._peers.loop.call_later(COMMIT_SECONDS_MAX, self._send_commits)
-            return
-        if self._commits and kind == _APPEND:
-            self._commits.pop(set_id, None)
         self._outbox.append((set_id, message))
-
-    def _send_commits(self) -> None:
-        self._commits_timer = None
-        if self._commits:
-            self._take_commits()
-            self.flush()
-
-    def _take_commits(self) -> None:
-        self._outbox += self._commits.items()
-        self._commits.clear()
 
     def flush(self) -> None:
         """Everything that gathered, in frames of bounded size; or, when it cannot go, a word to the Raft nodes."""
-        if not self._outbox:
-            return
-        if self._commits:
-            self._take_commits()
         outbox, self._outbox = self._outbox, []
         link = self.usable
         if link is None:
@@ -167,8 +139,6 @@ class _Line:
             backoff = min(2 * backoff, _BACKOFF_SECONDS_MAX)
 
     async def close(self) -> None:
-        if self._commits_timer is not None:
-            self._commits_timer.cancel()
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
         if self.link is not None:

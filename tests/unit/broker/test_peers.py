@@ -133,36 +133,6 @@ async def test_messages_of_one_turn_leave_together_in_frames_of_bounded_size() -
         assert [set_id for set_id, _ in other.messages(bulk=True)] == list(range(1, 8))
 
 
-async def test_what_only_says_that_something_is_committed_waits_for_company_and_not_for_long() -> None:
-    other = Other()
-    commit = Message(MessageKind.COMMIT, 1, 2, 3, commit_index=9)
-    async with pair(other) as (_, peers):
-        started = peers.loop.time()
-        peers.send("other", 7, commit)
-        peers.send("other", 7, commit._replace(commit_index=10))
-        await until(lambda: other.messages(bulk=True))
-        assert peers.loop.time() - started >= module.COMMIT_SECONDS_MAX
-        assert other.messages(bulk=True) == [(7, commit._replace(commit_index=10))]
-
-        peers.send("other", 7, commit)
-        peers.send("other", 8, commit)
-        peers.send("other", 7, APPEND)
-        await until(lambda: len(other.messages(bulk=True)) >= 3)
-        assert other.messages(bulk=True)[1:] == [(7, APPEND), (8, commit)]
-        await asyncio.sleep(2 * module.COMMIT_SECONDS_MAX)
-        assert len(other.messages(bulk=True)) == 3
-
-
-async def test_what_is_committed_of_the_metadata_is_said_at_once() -> None:
-    other = Other()
-    commit = Message(MessageKind.COMMIT, 1, 2, 3, commit_index=9)
-    async with pair(other) as (_, peers):
-        peers.put("other", 0, commit)
-        peers.flush()
-        assert _peer(peers).bulk._commits == {}
-        await until(lambda: other.messages(bulk=True) == [(0, commit)])
-
-
 async def test_what_cannot_be_sent_is_reported_and_forgotten() -> None:
     other = Other()
     async with pair(other) as (home, peers):
