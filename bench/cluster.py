@@ -169,17 +169,18 @@ def measure_soak() -> list[Figure]:
     seconds = float(os.environ.get("BENCH_SOAK_SECONDS", "600"))
     warm = min(60.0, seconds / 4)
     memory: dict[int, list[tuple[float, int]]] = {1: [], 2: [], 3: []}
-    with cluster() as brokers, workers(2) as pool:
-        topic = fresh_topic(brokers.address)
+    with scratch() as folder, cluster() as brokers, workers(2) as pool:
+        topic, stop = fresh_topic(brokers.address), Path(folder) / "stop"
         with lanner.sync.connect(brokers.address) as queue:
             queue.admin.alter_topic(topic, retention="acked")
         began = time.monotonic()
-        consuming = pool.submit(load.consume_for_long, brokers.address, topic, "soak", began + seconds)
+        consuming = pool.submit(load.consume_for_long, brokers.address, topic, "soak", str(stop))
         publishing = pool.submit(load.publish_for_long, brokers.address, topic, SOAK_PER_SECOND, seconds)
         while not publishing.done():
             for number, broker in brokers.brokers.items():
                 memory[number].append((time.monotonic() - began, broker.anonymous_bytes()))
             time.sleep(1.0)
+        stop.touch()
         published, consumed = publishing.result(), consuming.result()
         disk = max(broker.disk_bytes() for broker in brokers.brokers.values())
     growths = [_growth([size for at, size in sizes if at >= warm]) for sizes in memory.values()]

@@ -347,16 +347,18 @@ def publish_for_long(address: str, topic: str, per_second: int, seconds: float) 
     return uvloop.run(run())
 
 
-def consume_for_long(address: str, topic: str, group: str, ends: float) -> Flow:
-    """Poll and ack until the clock says so, and then until nothing comes any more."""
+def consume_for_long(address: str, topic: str, group: str, stop: str) -> Flow:
+    """Poll and ack until a file of that name is there, and then until nothing comes any more."""
+    stopped = functools.partial(os.path.exists, stop)
 
     async def run() -> Flow:
-        seen, by_second = 0, [0]
+        seen, empty, by_second = 0, 0, [0]
         began = time.monotonic()
         async with lanner.connect(address) as queue, queue.consumer(topic, group=group) as consumer:
             while True:
                 leased = await consumer.poll(2_000, wait_ms=500)
-                if not leased and time.monotonic() > ends:
+                empty = 0 if leased or not stopped() else empty + 1
+                if empty > 3:
                     return Flow(seen, time.monotonic() - began, by_second, [])
                 if leased:
                     consumer.ack(leased)
