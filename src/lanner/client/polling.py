@@ -108,8 +108,12 @@ class Poller:
             if self._lost:
                 answered = await self._poll_lost(leaders, left_ms, replies)
                 leaders = self._without(leaders, answered)
-            if leaders and not any(reply.control.batches for reply in replies):
-                replies += await self._poll_new(leaders, max_messages, left_ms)
+                if not any(reply.control.batches for reply in replies):
+                    replies += await self._poll_several(leaders, max_messages)
+            elif len(leaders) == 1 and self._trouble is None:
+                replies = await self._poll_one(leaders, max_messages, left_ms)
+            else:
+                replies = await self._poll_several(leaders, max_messages)
             if any(reply.control.batches for reply in replies):
                 return replies
             now = self._loop.time()
@@ -146,11 +150,6 @@ class Poller:
         return {session: partitions for session, partitions in left.items() if partitions}
 
     # ------------------------------------------------------------------ polling
-
-    async def _poll_new(self, leaders: Leaders, max_messages: int, wait_ms: int) -> list[Reply]:
-        if len(leaders) == 1 and self._trouble is None:
-            return await self._poll_one(leaders, max_messages, wait_ms)
-        return await self._poll_several(leaders, max_messages)
 
     async def _poll_one(self, leaders: Leaders, max_messages: int, wait_ms: int) -> list[Reply]:
         """One broker leads everything: it keeps the order of urgency by itself, and waits."""
@@ -340,10 +339,12 @@ class Poller:
                     _ROUND_SEVERAL_MS + _GLANCE_MS,
                 )
         self._routing.on_change.append(self._moved)
+        self._brokers.on_up.append(self._reached)
         try:
             await asyncio.wait([self._news], timeout=seconds)
         finally:
             self._routing.on_change.remove(self._moved)
+            self._brokers.on_up.remove(self._reached)
             self._news = None
 
     def _look(self, partitions: tuple[int, ...], wait_ms: int) -> Glance:
@@ -363,6 +364,10 @@ class Poller:
 
     def _moved(self, topic: str) -> None:
         if topic == self._wanted.topic:
+            self.wake()
+
+    def _reached(self, session: Session) -> None:
+        if self._trouble is not None:
             self.wake()
 
     def wake(self) -> None:
