@@ -127,6 +127,8 @@ class _Line:
                 self._peers.say(self._node_id, f"the connection to {self._peers.shown(self._node_id)} ended")
             except LannerError as error:
                 self._peers.say(self._node_id, error.message)
+                if isinstance(error.__cause__, ConnectionRefusedError):
+                    self._peers.refused(self._node_id)
             except Exception:  # a line that dies would cut this broker off until its restart
                 log.exception("a line to %s failed", self._peers.shown(self._node_id))
             self.link = None
@@ -370,7 +372,11 @@ class Peers:
         """Notice who has gone silent since the last look."""
         now = self.loop.time()
         for node_id in [one for one, heard in self._heard.items() if now - heard > ALIVE_SECONDS]:
-            del self._heard[node_id]
+            self.refused(node_id)
+
+    def refused(self, node_id: str) -> None:
+        """Nobody listens where that broker was: its process is gone. No reason to wait until it has been silent."""
+        if self._heard.pop(node_id, None) is not None:
             self._leaving.discard(node_id)
             self.on_silent(node_id)
 

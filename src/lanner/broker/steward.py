@@ -278,13 +278,15 @@ class Steward:
         self.engine.wake(set_id)
 
     def peer_silent(self, node_id: str) -> None:
-        """That broker is no longer heard: sets that rest with it must look whether their leader is gone."""
-        resting = set(self.engine.resting())
+        """That broker is no longer heard: sets that it leads elect, and sets that rest with it look around.
+
+        When a process dies its connections end at once, so this comes long before an election timeout.
+        """
         for set_id, replica in self.engine.replicas.items():
             node, silent = replica.node, self._replicas_on(set_id, node_id)
             for member in silent:
                 node.report_unreachable(member)
-            if silent and set_id in resting:
+            if silent:
                 if node.leader_id in silent:
                     node.leader_silent()
                 self.engine.wake(set_id)

@@ -262,6 +262,20 @@ async def test_a_broker_that_falls_silent_is_noticed_once(monkeypatch: pytest.Mo
         assert silent == ["other"]
 
 
+async def test_a_broker_whose_port_is_closed_is_not_waited_for() -> None:
+    other = Other()
+    async with pair(other) as (_, peers):
+        silent: list[str] = []
+        peers.on_silent = silent.append
+        await until(lambda: len(other.links) >= 2)
+        peers.heard("other", Pulse(1), ())
+        await other.listener.close()
+        started = asyncio.get_running_loop().time()
+        await until(lambda: silent == ["other"])
+        assert asyncio.get_running_loop().time() - started < module.ALIVE_SECONDS
+        assert not peers.is_alive("other")
+
+
 # ---------------------------------------------------------------------- asking
 
 
