@@ -117,6 +117,8 @@ class ServerLink(Link):
 
     def _greet(self, session: Session, request: Request) -> None:
         self._end_hello_timer()
+        if self._connection.is_closed:
+            return  # something came behind HELLO that must not, and that was said
         try:
             reply = session.greet(request.control)
         except LannerError as error:

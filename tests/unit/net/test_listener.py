@@ -432,6 +432,16 @@ def test_the_same_holds_on_the_loop_that_brokers_use(scenario: Callable[[], Coro
     run(scenario())
 
 
+@pytest.mark.parametrize("behind", [HELLO, b"\x02\x00\x00\x00\x09" + b"\x00" * 8 + b"\x90", b"\xff" * 20])
+async def test_whoever_sends_more_in_one_piece_with_hello_is_told_what_was_wrong(behind: bytes) -> None:
+    async with serving() as served:
+        async with raw(served.address) as (reader, writer):
+            writer.write(HELLO + behind)
+            assert isinstance(await read_error(reader), ProtocolError)
+        assert served.sessions[0].requests == []
+        await still_serves(served)
+
+
 async def test_a_listener_that_only_took_its_address_lets_nobody_in_until_it_accepts() -> None:
     served = Served(Scripted)
     served.address = await served.listener.start("127.0.0.1", 0, accept=False)
