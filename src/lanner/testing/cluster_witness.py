@@ -37,6 +37,7 @@ _VOTING: Final = frozenset({MessageKind.VOTE, MessageKind.VOTE_REPLY})
 _ANSWERS: Final = frozenset({MessageKind.APPEND_REPLY, MessageKind.HEARTBEAT_REPLY})
 _NEXT: Final = 1e-6
 COMPARED_EVERY: Final = 64  # entries: machines are compared, row by row, at such indexes
+METADATA_COMPARED_EVERY: Final = 8  # its log is short
 
 
 @dataclass(slots=True)
@@ -147,10 +148,11 @@ class ClusterWitness:
     def _watch_machine(self, record: SetRecord, replica: Replica) -> None:
         machine: Any = replica.machine
         apply = machine.apply
+        every = COMPARED_EVERY if record.set_id != CLUSTER_SET else METADATA_COMPARED_EVERY
 
         def apply_and_compare(index: int, payload: bytes | None) -> Any:
             outcome = apply(index, payload)
-            if index % COMPARED_EVERY == 0:
+            if index % every == 0:
                 self._compare(record, replica.node, index, digest_of(machine))
             return outcome
 
