@@ -13,7 +13,14 @@ import pytest
 
 from lanner.broker.settings import BrokerSettings
 from lanner.cluster import BrokerState, encode_create_topic, encode_remove_broker
-from lanner.errors import ConflictError, ConnectionLost, LannerError, ProtocolError, ServiceUnavailable
+from lanner.errors import (
+    ConflictError,
+    ConnectionLost,
+    DataDirectoryRefused,
+    LannerError,
+    ProtocolError,
+    ServiceUnavailable,
+)
 from lanner.model import TopicSettings
 from lanner.net.connector import open_connection
 from lanner.server import Server
@@ -150,6 +157,26 @@ async def test_a_broker_alone_founds_a_cluster_of_one_and_keeps_its_id(flock: Fl
     await flock.start(0, seeds=())
     assert flock.cluster_ids() == {cluster_id}
     assert flock.servers[0].node.engine.cluster.cluster_id == cluster_id
+
+
+async def test_data_without_a_record_goes_on_as_a_cluster_of_one_if_it_was_one(flock: Flock) -> None:
+    await flock.start(0, seeds=())
+    (cluster_id,) = flock.cluster_ids()
+    await flock.servers[0].node.propose_cluster(encode_create_topic("orders", TopicSettings(partitions=1), 1))
+    await flock.stop()
+    (flock.path / "0" / "founding.json").unlink()
+    await flock.start(0)  # the seeds are not asked: there is data
+    assert flock.cluster_ids() == {cluster_id}
+    assert "orders" in flock.servers[0].node.engine.cluster.topics
+
+
+async def test_data_of_one_of_several_without_a_record_is_refused(flock: Flock) -> None:
+    await flock.start(0, 1, 2)
+    await flock.stop(2)
+    (flock.path / "2" / "founding.json").unlink()
+    with pytest.raises(DataDirectoryRefused, match="one broker of several"):
+        await flock.start(2)
+    del flock.servers[2]
 
 
 async def test_a_broker_that_stopped_before_it_was_recorded_anywhere_starts_over(flock: Flock) -> None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from lanner import limits
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.engine import CLUSTER_SET, SOLE_VOTER
 from lanner.broker.founding import Founding, Search, decode_record, encode_record
 from lanner.broker.peers import Address
 from lanner.broker.settings import join_address, parse_address
 from lanner.cluster import BrokerState, Registration, encode_register_broker
-from lanner.errors import ConflictError, LannerError, ServiceUnavailable, ValidationError
+from lanner.errors import ConflictError, DataDirectoryRefused, LannerError, ServiceUnavailable, ValidationError
 from lanner.wire.messages import Command, Metadata, PeerHello
 from lanner.wire.peers import PeerInfo, PeerInfoReply
 
@@ -158,6 +158,11 @@ class Place:
         node, settings = self._node, self._node.settings
         search = Search(self.registration, self._ask, node.directory.cluster_id)
         if self._holds_data:
+            if node.engine.ledger.state(CLUSTER_SET).replica_id != SOLE_VOTER:
+                raise DataDirectoryRefused(
+                    f"{node.directory.path} holds the data of one broker of several, but not the founding.json that "
+                    "says of which: restore it from a backup, or start with an empty directory to join anew"
+                )
             if settings.seeds or settings.join:
                 log.warning(
                     "this directory holds the data of one broker that stood alone: it goes on as a cluster of one"

@@ -127,6 +127,7 @@ def test_whoever_has_a_record_or_data_or_nobody_to_ask_need_not_ask() -> None:
 async def test_data_of_one_broker_goes_on_as_a_cluster_of_one(caplog: pytest.LogCaptureFixture) -> None:
     node = node_with(seeds=("a:1",), name="first")
     node.engine.ledger.sets = lambda: {0: None}
+    node.engine.ledger.state = lambda set_id: SimpleNamespace(replica_id=1)
     written: list[bytes] = []
     node.directory.write_founding = written.append
 
