@@ -126,7 +126,7 @@ class Node:
             steward.founding = encode_found_cluster(founding.cluster_id, founding.founders, self.own_ms())
         metadata = steward.open_metadata()
         metadata.on_outcome = self.proposals.outcomes.note
-        self.peers.on_silent = self._silent
+        self.peers.on_silent, self.peers.on_reached = self._silent, steward.peer_reached
         self.steward = steward
         self._dispatch = Dispatch(
             self.engine,

@@ -123,6 +123,8 @@ class _Line:
                 self.link = await self._peers.dial(self._node_id, bulk=self._bulk)
                 backoff = _BACKOFF_SECONDS_MIN
                 self.told = {}
+                if not self._bulk:
+                    self._peers.on_reached(self._node_id)
                 await asyncio.shield(self.link.closed)
                 self._peers.say(self._node_id, f"the connection to {self._peers.shown(self._node_id)} ended")
             except LannerError as error:
@@ -188,6 +190,7 @@ class Peers:
         self.loop = asyncio.get_running_loop()
         self.leaders: dict[int, tuple[int, str]] = {}
         self.on_silent: Callable[[str], None] = lambda _node_id: None
+        self.on_reached: Callable[[str], None] = lambda _node_id: None
         self._peers: dict[str, _Peer] = {}
         self._heard: dict[str, float] = {}
         self._leaving: set[str] = set()  # those who said that they stop

@@ -291,6 +291,15 @@ class Steward:
                     node.leader_silent()
                 self.engine.wake(set_id)
 
+    def peer_reached(self, node_id: str) -> None:
+        """That broker can be talked to (again): it may have just started, and its replicas may know no leader.
+
+        A voter would ask around and wake a set that rests. A learner never asks; so whoever leads looks after it.
+        """
+        for set_id, replica in self.engine.replicas.items():
+            if replica.node.leadership is not None and self._replicas_on(set_id, node_id):
+                self.engine.wake(set_id)
+
     def _replicas_on(self, set_id: int, node_id: str) -> list[int]:
         record = None if self._cluster is None else self._cluster.sets.get(set_id)
         if record is not None:
