@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import lanner
-from lanner.errors import ConnectionLost, LeaseLost, NotLeader
+from lanner.errors import ConnectionLost, LeaseLost, NotLeader, ServiceUnavailable
 from lanner.wire.messages import Command, Settled, SettledItem
 
 
@@ -98,10 +98,11 @@ async def test_a_poll_whose_answer_was_lost_gets_its_leases_at_the_next_leader(c
     cluster.brokers["n1"].answers[Command.POLL] = hang_up
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
         found: list[bytes] = []
-        while len(found) < 2:  # the two leaders may be found one after the other
-            batch = await consumer.poll()
-            found += batch.values()
-            await batch.ack()
+        async with asyncio.timeout(5):
+            while len(found) < 2:  # the two leaders may be found one after the other
+                batch = await consumer.poll()
+                found += batch.values()
+                await batch.ack()
         assert sorted(found) == [b"a", b"b"]
     sequences = {control.sequence for asked in cluster.of(Command.POLL).values() for control in asked}
     assert sequences == {1}
@@ -143,14 +144,15 @@ async def test_a_lost_poll_of_one_broker_does_not_hide_what_the_others_have(clus
 async def test_an_answer_that_is_owed_does_not_hold_up_the_other_brokers(cluster: Any) -> None:
     cluster.add(0, 9, b"owed")
 
-    def hang_up(control: Any, request: Any) -> Any:
+    def not_said(control: Any, request: Any) -> Any:
         cluster.answer(cluster.brokers["n1"], request)
-        return cluster.brokers["n1"].HANG_UP
+        return ServiceUnavailable()
 
-    cluster.brokers["n1"].answers[Command.POLL] = hang_up
+    cluster.brokers["n1"].answers[Command.POLL] = not_said
     async with lanner.connect(cluster.address, timeout_ms=10_000) as queue, queue.consumer("t", "g") as consumer:
         polling = asyncio.ensure_future(consumer.poll())
         await cluster.brokers["n1"].until(lambda: len(cluster.of(Command.POLL)["n1"]) >= 2)
+        cluster.add(0, 9, b"more")
         cluster.add(1, 4, b"x")
         cluster.add(2, 4, b"y")
         async with asyncio.timeout(2):
@@ -160,6 +162,7 @@ async def test_an_answer_that_is_owed_does_not_hold_up_the_other_brokers(cluster
         assert sorted(found) == [b"x", b"y"]
         cluster.leaders[0] = "n3"
         assert (await consumer.poll()).values() == [b"owed"]
+        assert (await consumer.poll()).values() == [b"more"]
     assert {control.sequence for control in cluster.of(Command.POLL)["n1"]} == {1}
 
 
