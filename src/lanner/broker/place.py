@@ -21,7 +21,14 @@ from lanner.broker.founding import Founding, Search, decode_record, encode_recor
 from lanner.broker.peers import Address
 from lanner.broker.settings import join_address, parse_address
 from lanner.cluster import BrokerState, Registration, encode_register_broker
-from lanner.errors import ConflictError, DataDirectoryRefused, LannerError, ServiceUnavailable, ValidationError
+from lanner.errors import (
+    ConflictError,
+    DataDirectoryRefused,
+    LannerError,
+    ServiceUnavailable,
+    StorageFailed,
+    ValidationError,
+)
 from lanner.wire.messages import Command, Metadata, PeerHello
 from lanner.wire.peers import PeerInfo, PeerInfoReply
 
@@ -149,7 +156,10 @@ class Place:
         if self.founding is None:
             found = await self._search()
             found = msgspec.structs.replace(found, name=self.name)
-            await self._node.in_saver(lambda: self._node.directory.write_founding(encode_record(found)))
+            try:
+                await self._node.in_saver(lambda: self._node.directory.write_founding(encode_record(found)))
+            except OSError as error:
+                raise StorageFailed(f"the cluster could not be recorded in the data directory: {error}") from error
             self.founding = found
             log.info("broker %s belongs to cluster %s", self.name, found.cluster_id)
         return self.founding
