@@ -123,6 +123,8 @@ class Steps:
             reason = self._unfit(step.set_id, node, number, alive)
             if reason:  # a voter that does not answer would weaken the set
                 return reason
+        elif number in node.voters and not self._can_do_without(step.set_id, node, number, alive):
+            return "those who would be left to vote do not answer"
         node.change_membership(_CHANGES[step.action], number)
         return "the change of membership has not committed yet"
 
@@ -166,6 +168,12 @@ class Steps:
         if wanted in fit:
             return wanted
         return fit[set_id % len(fit)] if fit else 0
+
+    def _can_do_without(self, set_id: int, node: RaftNode, number: int, alive: Alive) -> bool:
+        """Whether a majority of the other voters is there. If not, the change itself could never commit."""
+        left = node.voters - {number}
+        there = sum(voter == node.node_id or not self._unfit(set_id, node, voter, alive) for voter in left)
+        return there > len(left) // 2
 
     def is_fit(self, set_id: int, node: RaftNode, peer: int, alive: Alive) -> bool:
         """Whether leadership may go there: to a voter that is heard and has all but the last moments of the log."""
