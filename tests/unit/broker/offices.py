@@ -112,6 +112,9 @@ class Office:
     def is_alive(self, node_id: str) -> bool:
         return bool(node_id) and self.offices.flock.is_alive(node_id, self.node_id)
 
+    def _reaches(self, other: Office) -> bool:
+        return other.broker.up and not self.offices.flock.cut & {self.node_id, other.node_id}
+
     async def call(
         self,
         node_id: str,
@@ -124,7 +127,7 @@ class Office:
         """As over a link: everything goes as bytes, errors too."""
         self.called.append((node_id, command))
         other = self.offices.by_node[node_id]
-        if self.offices.refuse(node_id, command) or not other.broker.up:
+        if self.offices.refuse(node_id, command) or not self._reaches(other):
             raise ConnectionLost(f"the connection to {node_id} is closed")
         exchange = EXCHANGES[command]
         asked = msgspec.msgpack.decode(msgspec.msgpack.encode(control), type=exchange.request)
@@ -135,7 +138,7 @@ class Office:
             raise DeadlineExceeded(f"{node_id} did not answer") from None
         except LannerError as error:
             raise from_wire(error.code, error.message, error.details) from None
-        if self.offices.lose(node_id, command) or not other.broker.up:
+        if self.offices.lose(node_id, command) or not self._reaches(other):
             raise ConnectionLost(f"the connection to {node_id} ended before the answer came")
         answered = msgspec.msgpack.decode(msgspec.msgpack.encode(answered), type=exchange.reply)
         return Reply(0, command, answered, memoryview(b"".join(parts)))
@@ -195,8 +198,18 @@ class Offices:
     def stop(self, office: Office) -> None:
         """Pull the plug: what it was doing is never heard of again."""
         office.broker.stop()
-        for replica in office.engine.replicas.values():
+        replicas = office.engine.replicas
+        for set_id, replica in list(replicas.items()):
             replica.close(NotLeader("the broker is gone"))
+            if set_id:
+                del replicas[set_id]
+
+    def restart(self, name: str) -> Office:
+        """From what is on its disk, with a service that remembers nothing."""
+        broker = self.by_name[name].broker
+        broker.start()
+        office = self.by_name[name] = self.by_node[broker.node_id] = Office(self, broker)
+        return office
 
 
 @asynccontextmanager
