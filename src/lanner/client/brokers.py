@@ -214,9 +214,12 @@ class Brokers:
         return random.choice(better or ready) if ready else None
 
     def is_failing(self, node_id: str) -> bool:
-        """Whether this broker is known to be out of reach."""
+        """Whether this broker, which others say is there, is out of reach. It is tried again at once."""
         session = self._sessions.get(node_id)
-        return session is not None and session.is_failing
+        if session is None or not session.is_failing:
+            return False
+        session.hurry()
+        return True
 
     def _may_be(self, session: Session, node_id: str) -> bool:
         """Another broker answers at a session's address: right only while it is the only one there is."""

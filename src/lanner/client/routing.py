@@ -226,7 +226,8 @@ class Routing:
         route = Route(found.name, found.incarnation, len(leaders), found.settings, time.monotonic(), tuple(leaders))
         self._keep(route)
         searching_s = time.monotonic() - self._search_began
-        if searching_s < _SEARCH_S and any(not leader or self._brokers.is_failing(leader) for leader in leaders):
+        amiss = [leader for leader in set(leaders) if not leader or self._brokers.is_failing(leader)]
+        if amiss and searching_s < _SEARCH_S:
             self._wanted[found.name] = None
             if self._refreshing is None:
                 self.refresh(found.name)

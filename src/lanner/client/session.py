@@ -129,6 +129,7 @@ class Session:
         self._waiters: list[asyncio.Future[None]] = []  # for it to be up, or not to be
         self._last_failure: LannerError | None = None
         self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
+        self._pausing: asyncio.Future[None] | None = None  # between attempts to connect
         self._probe: asyncio.Future[Reply] | None = None
         self._probed_at = 0.0
         self._closed = False
@@ -247,8 +248,15 @@ class Session:
                     await self._connect()
                 except LannerError:
                     self._notify()
-                    await asyncio.sleep(pause_s * (0.5 + random.random()))
+                    await asyncio.sleep(PAUSE_S * (0.5 + random.random()))
+                    self._pausing = self._loop.create_future()
+                    await asyncio.wait([self._pausing], timeout=(pause_s - PAUSE_S) * (0.5 + random.random()))
                     pause_s = min(PAUSE_S_MAX, pause_s * 2)
+
+    def hurry(self) -> None:
+        """Others say that the broker is there: try again without waiting longer."""
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
 
     async def close(self) -> None:
         """Hang up; whatever is still in flight fails."""
@@ -322,13 +330,6 @@ class Session:
 
         self.call(command, control, (), answered, timeout_ms)
         return await future
-
-    async def wait_until_up(self, deadline: float) -> None:
-        """Return once connected; past the deadline raise why that is not so."""
-        while not self.is_up:
-            if self._closed or self._loop.time() >= deadline:
-                raise self.failure
-            await self._change(deadline)
 
     async def wait_until_tried(self, deadline: float) -> None:
         """Return once connected, or once that has failed."""

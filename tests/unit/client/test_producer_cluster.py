@@ -117,6 +117,19 @@ async def test_a_leader_that_goes_silent_is_left_for_the_next(cluster: Any) -> N
     assert cluster.logs[1] == [b"a", b"b"]
 
 
+async def test_a_leader_that_comes_back_is_not_kept_waiting(cluster: Any) -> None:
+    async with lanner.connect(cluster.address, timeout_ms=20_000) as queue:
+        await queue.publish("t", b"a", partition=1)
+        await cluster.brokers["n2"].stop()
+        sending = asyncio.ensure_future(queue.publish("t", b"b", partition=1))
+        await asyncio.sleep(2)  # attempts to connect have become rare by now
+        await cluster.brokers["n2"].restart()
+        began = asyncio.get_running_loop().time()
+        await sending
+        assert asyncio.get_running_loop().time() - began < 1
+    assert cluster.logs[1] == [b"a", b"b"]
+
+
 async def test_nobody_leading_ends_at_the_deadline_without_a_storm_of_questions(cluster: Any) -> None:
     async with lanner.connect(cluster.address, timeout_ms=1_000) as queue:
         await queue.publish("t", b"a", partition=0)
