@@ -15,6 +15,7 @@ from lanner.broker.engine import CLUSTER_SET
 from lanner.cluster import (
     BrokerState,
     Cluster,
+    PlanKind,
     encode_alter_topic,
     encode_cancel_plan,
     encode_drain_broker,
@@ -284,16 +285,15 @@ class Troubles:
 
     def _cancel(self) -> bool:
         metadata = self._metadata()
-        if metadata is None or not metadata.plans:
-            return False
-        return self._change(encode_cancel_plan(self.rng.choice(list(metadata.plans))))
+        plans = [] if metadata is None else [one for one in metadata.plans.values() if one.kind is not PlanKind.REBUILD]
+        return bool(plans) and self._change(encode_cancel_plan(self.rng.choice(plans).plan_id))
 
     def _alter(self) -> bool:
         """More partitions, or another number of replicas, for a topic that nobody uses."""
         metadata = self._metadata()
         brief = [] if metadata is None else [one for one in metadata.topics.values() if one.name.startswith("brief")]
-        if not brief:
-            return False
+        if metadata is None or not brief or any(one.lost for one in metadata.brokers.values()):
+            return False  # while a disk is being replaced every replica that is left is needed
         topic = self.rng.choice(brief)
         wanted = {"replication": self.rng.choice((2, 3))}
         if self.rng.random() < 0.5:

@@ -245,7 +245,7 @@ class QueueModel:
             self._report("early retry", f"{shown} at {now_ms}, before {entry.ready_ms}")
         if entry.token == 0 and message.attempt == 1 and not entry.delayed and not event.repeated:
             last = self._last_fresh.get(message.priority, -1)
-            # What a poll got that nobody heard of is given back without counting, and comes after what others got since.
+            # What a poll got that nobody heard of is given back uncounted, and comes after what others got since.
             if message.offset < last and not self._hidden:
                 self._report("lane out of order", f"{shown} after offset {last} of the same lane")
             self._last_fresh[message.priority] = max(last, message.offset)
