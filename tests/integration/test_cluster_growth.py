@@ -265,18 +265,23 @@ async def test_plans_and_kills_at_once_break_no_promise(tmp_path: Path, chaos: b
 
 
 async def _change_something(queue: lanner.Queue, rng: random.Random) -> None:
-    broker = f"broker-{rng.randint(1, 4)}"
-    kind = rng.choice(["drain", "undrain", "rebalance", "transfer", "move"])
-    print(f"{kind} {broker}")
+    described = await queue.admin.describe_cluster()
+    draining = [broker.name for broker in described.brokers if broker.state == "draining"]
+    names = [broker.name for broker in described.brokers]
+    partition = rng.choice(await queue.admin.describe_partitions("orders"))
+    here = [replica.name for replica in partition.replicas]
+    elsewhere = [name for name in names if name not in here]
+    kind = rng.choice(["drain", "rebalance", "transfer", "move", "move"]) if not draining else "undrain"
+    source, target = rng.choice(here), rng.choice(elsewhere or names)
+    print(f"{kind} {partition.partition} {source} {target} {draining}")
     if kind == "rebalance":
         await _in_spite_of(queue.admin.rebalance())
     elif kind == "transfer":
-        await _in_spite_of(queue.admin.transfer("orders", rng.randrange(PARTITIONS), broker))
+        await _in_spite_of(queue.admin.transfer("orders", partition.partition, source))
     elif kind == "move":
-        target = f"broker-{rng.randint(1, 4)}"
-        await _in_spite_of(queue.admin.move("orders", rng.randrange(PARTITIONS), broker, target))
+        await _in_spite_of(queue.admin.move("orders", partition.partition, source, target))
     else:
-        await _in_spite_of(getattr(queue.admin, kind)(broker))
+        await _in_spite_of(getattr(queue.admin, kind)(draining[0] if draining else source))
 
 
 async def _in_spite_of(call: Awaitable[object]) -> None:
