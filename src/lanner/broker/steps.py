@@ -137,10 +137,12 @@ class Steps:
         progress = None if node.leadership is None else node.leadership.progress.get(step.replica_id)
         if progress is None:
             return f"replica {step.replica_id} is not a member of its set"
-        sending = self._engine.sending.outgoing.get((step.set_id, step.replica_id))
-        seen = (progress.match_index, -1 if sending is None else sending.number)
-        if seen != attempt.seen:
-            attempt.seen, attempt.since_tick = seen, self._ticks  # it moves, so nothing has failed, however slow it is
+        sending, key = self._engine.sending, (step.set_id, step.replica_id)
+        outgoing = sending.outgoing.get(key)
+        seen = (progress.match_index, -1 if outgoing is None else outgoing.number)
+        if seen != attempt.seen or key in sending.waiting:
+            # It moves, or waits for its turn to get a snapshot, so nothing has failed, however slow it is.
+            attempt.seen, attempt.since_tick = seen, self._ticks
         if attempt.round_index < 0:
             attempt.round_index, attempt.round_tick = node.last_index, self._ticks
         if progress.match_index >= attempt.round_index:

@@ -372,6 +372,22 @@ def test_a_replica_that_moves_slowly_has_not_failed() -> None:
     flock.finish(plan)
 
 
+def test_a_replica_that_waits_for_its_turn_to_get_a_snapshot_has_not_failed() -> None:
+    flock, set_id = grown()
+    flock.brokers["d"].stop()
+    flock.command(encode_move_replica(set_id, "node-a", "node-d", flock.now_ms))
+    flock.until(lambda: action(flock, set_id) is Action.CATCH_UP)
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    leader.engine.take_parcels = lambda: []  # type: ignore[method-assign]  # others are served first
+    leader.engine.sending.waiting[set_id, 4] = leader.replica(set_id)
+    flock.pass_time(3 * steps_module.FAIL_TICKS)
+    assert all(move.failures == 0 for move in flock.metadata.moves.values())
+    leader.engine.sending.waiting.clear()
+    flock.pass_time(2 * steps_module.FAIL_TICKS)
+    assert any(move.failures for move in flock.metadata.moves.values())
+
+
 def test_a_replica_that_needs_long_rounds_is_not_caught_up_before_a_short_one() -> None:
     flock, set_id = grown()
     flock.brokers["d"].stop()
@@ -532,6 +548,32 @@ def test_members_that_are_gone_by_the_record_are_removed() -> None:
     assert leader.replica(set_id).node.learners == {4}
     flock.pass_time(3 * steward_module.TENDED_TICKS)
     assert leader.replica(set_id).node.learners == frozenset()
+
+
+def test_a_leader_that_is_gone_by_the_record_lets_another_one_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = Flock()
+    (set_id,) = flock.create_topic("orders")
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    number = leader.held()[set_id]
+    monkeypatch.setattr(leader.cluster, "strays", lambda which, members: [number] if which == set_id else [])
+    flock.until(lambda: not leader.leads(set_id), 2 * steward_module.TENDED_TICKS)
+    assert flock.publish(set_id, b"x").base_offset == 0
+
+
+def test_a_stray_that_cannot_be_removed_now_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = Flock()
+    (set_id,) = flock.create_topic("orders")
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    node = leader.replica(set_id).node
+    stray = next(iter(node.voters - {node.node_id}))
+    node.transfer(stray)  # while leadership is on its way, membership stays as it is
+    monkeypatch.setattr(leader.cluster, "strays", lambda which, members: [stray] if stray in members else [])
+    leader.steward._tend(leader.cluster, set_id)
+    assert stray in node.voters
+    flock.lost = lambda which, message: message.kind == MessageKind.TIMEOUT_NOW
+    flock.until(lambda: stray not in node.voters)
 
 
 # ------------------------------------------------------------------ brokers
