@@ -44,6 +44,7 @@ Result = TypeVar("Result")
 _TICK_SECONDS: Final = 0.05
 _PULSE_TICKS: Final = 3
 _HAND_OVER_SECONDS: Final = 0.02
+_WORTH_A_WRITE_SECONDS: Final = 0.0003
 
 
 def wall_clock_ms() -> int:
@@ -79,6 +80,7 @@ class Node:
         self._saver = ThreadPoolExecutor(1, "lanner-saver")
         self._readers = ThreadPoolExecutor(2, "lanner-reader")
         self._pump_scheduled = False
+        self._pump_seconds = 0.0  # the latest
         self._stopping = False
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -355,7 +357,9 @@ class Node:
         if self.failed.done():
             return
         try:
+            started = time.perf_counter()
             commit = self.engine.pump()
+            self._pump_seconds = time.perf_counter() - started
             if self._dispatch is not None:
                 self._dispatch.send()
             if commit is not None:
@@ -379,8 +383,8 @@ class Node:
         if error is None:
             try:
                 self.engine.committed(commit)
-                if self._dispatch is not None:
-                    self._dispatch.send()
+                if self._dispatch is not None and self._pump_seconds > _WORTH_A_WRITE_SECONDS:
+                    self._dispatch.send()  # what others wait for does not wait for the next pump, if that takes long
             except Exception as problem:
                 self._fail_on(problem)
                 return

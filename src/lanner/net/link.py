@@ -184,6 +184,17 @@ class Link(asyncio.Protocol):
         return self._writable
 
     @property
+    def is_idle(self) -> bool:
+        """Everything that was said is with the system: what is said now leaves at once."""
+        transport = self._transport
+        return (
+            transport is not None
+            and self._writable
+            and not self._connection.outgoing_bytes
+            and not transport.get_write_buffer_size()
+        )
+
+    @property
     def is_closing(self) -> bool:
         return self._hanging_up or self._transport is None or self._transport.is_closing()
 

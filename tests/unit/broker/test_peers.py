@@ -113,10 +113,36 @@ async def test_entries_go_over_the_bulk_line_and_votes_over_the_other() -> None:
     async with pair(other) as (_, peers):
         assert sorted(hello.bulk for hello, _ in other.links) == [False, True]
         peers.send("other", 7, APPEND)
+        await until(lambda: other.messages(bulk=True))
         peers.send("other", 8, VOTE)
-        await until(lambda: other.messages(bulk=True) and other.messages(bulk=False))
+        await until(lambda: other.messages(bulk=False))
         assert other.messages(bulk=True) == [(7, APPEND)]
         assert other.messages(bulk=False) == [(8, VOTE)]
+
+
+async def test_votes_travel_in_front_of_entries_that_leave_anyway_if_nothing_is_before_them() -> None:
+    other = Other()
+    async with pair(other) as (_, peers):
+        peers.put("other", 7, APPEND)
+        peers.put("other", 8, VOTE)
+        peers.flush()
+        await until(lambda: len(other.messages(bulk=True)) == 2)
+        assert other.messages(bulk=True) == [(8, VOTE), (7, APPEND)]
+        assert len(other.heard[True]) == 1
+
+        for _, link in other.links:
+            link._transport.pause_reading()  # type: ignore[union-attr]
+        large = APPEND._replace(entries=[Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB)])
+        for _ in range(12):
+            peers.put("other", 9, large)
+        peers.flush()
+        peers.put("other", 7, APPEND)
+        peers.put("other", 8, VOTE)
+        peers.flush()
+        for _, link in other.links:
+            link._transport.resume_reading()  # type: ignore[union-attr]
+        await until(lambda: other.messages(bulk=False))
+        assert other.messages(bulk=False) == [(8, VOTE)], "bulk that waits must not delay it"
 
 
 async def test_messages_of_one_turn_leave_together_in_frames_of_bounded_size() -> None:
