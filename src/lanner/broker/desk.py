@@ -135,13 +135,18 @@ class Desk:
 
     def _replicas(self, topic: Topic, partitions: Sequence[int] | None) -> list[tuple[int, Replica]]:
         """The replicas of these partitions, of all of them for None; each must be led here."""
+        if partitions is not None and not partitions:
+            raise ValidationError(
+                "partitions is empty: name at least one, or none at all for every one", field="partitions"
+            )
         chosen = range(len(topic.set_ids)) if partitions is None else dict.fromkeys(partitions)
         return [(partition, self._replica(topic, partition)) for partition in chosen]
 
     async def _ask(self, topic: Topic, partition: int, request: Any) -> Any:
         """Put a question to a partition that is led here; what it answered."""
+        replica = self._replica(topic, partition)
         try:
-            answer, _ = await self._questions.ask(self._replica(topic, partition), request)
+            answer, _ = await self._questions.ask(replica, request)
         except NotLeader:
             raise self._lost(topic, partition) from None
         return answer

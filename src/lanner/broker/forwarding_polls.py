@@ -141,6 +141,7 @@ class ForwardedPolls(ForwardedSettles):
         self._sequences = itertools.count()
         self._latest: dict[tuple[str, str, str], int] = {}
         self._watches = Watches(self.at)
+        self._sleepers: set[asyncio.Future[int]] = set()
 
     async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
         """A poll, decoded: for doors whose callers cannot read batches."""
@@ -350,15 +351,19 @@ class ForwardedPolls(ForwardedSettles):
             await asyncio.sleep(seconds)
             return
         wait_ms = min(max(1, int(seconds * 1_000)), limits.POLL_WAIT_MS_MAX)
-        own, watched = [], []
+        own: list[asyncio.Future[int]] = []
+        watched: list[asyncio.Future[int]] = []
+        drained: asyncio.Future[int] = self._loop.create_future()
         for node_id, mine in places.items():
             if node_id == self.node_id:
                 glance = self._service.glance(wanted.identity, wanted.topic, wanted.group, mine, wait_ms, wanted.start)
                 own.append(asyncio.ensure_future(glance))
             else:
                 watched.append(self._watches.join(node_id, wanted.identity, wanted.topic, wanted.group, mine))
+        self._sleepers.add(drained)
         try:
-            done, _ = await asyncio.wait([*own, *watched], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            sleeping = [*own, *watched, drained]
+            done, _ = await asyncio.wait(sleeping, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             problems = [error for one in done if (error := one.exception()) is not None]
             problem = problems[0] if problems else None
             if isinstance(problem, UNANSWERED):
@@ -366,9 +371,16 @@ class ForwardedPolls(ForwardedSettles):
             elif problem is not None:
                 raise problem
         finally:
+            self._sleepers.discard(drained)
             for one in [*own, *watched]:
                 one.cancel()
             await asyncio.gather(*own, return_exceptions=True)
+
+    def wake_all(self) -> None:
+        """Let everybody who waits look again, and find that the broker drains."""
+        for sleeper in list(self._sleepers):
+            if not sleeper.done():
+                sleeper.set_result(-1)
 
     # ------------------------------------------------------------------ giving back
 

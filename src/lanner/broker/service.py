@@ -24,3 +24,7 @@ class Service(Publications, Consumption, Streams, Administration, Overview):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.anywhere = Forwarder(self, node, self._routes)
+
+    def drain(self) -> None:
+        super().drain()
+        self.anywhere.wake_all()

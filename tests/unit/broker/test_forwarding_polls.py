@@ -9,7 +9,7 @@ import pytest
 
 from lanner.broker import forwarding_polls, watches
 from lanner.broker.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
-from lanner.errors import BadGateway, GroupKindConflict, NotLeader
+from lanner.errors import BadGateway, GroupKindConflict, NotLeader, ValidationError
 from lanner.wire.messages import Command
 from tests.unit.broker.offices import Office, Offices, only, opened
 
@@ -334,3 +334,23 @@ async def test_a_watch_that_nobody_waits_for_ends() -> None:
     second.cancel()
     await asyncio.sleep(0.03)
     assert not watching._tasks and not watching._waiters
+
+
+async def test_a_broker_that_drains_ends_its_polls_at_once_also_those_that_wait_elsewhere() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader = offices.leader(set_id)
+        office = next(one for one in offices.by_name.values() if one is not leader)
+        waiting = asyncio.create_task(poll(office, wait_ms=30_000))
+        await asyncio.sleep(0.1)
+        began = asyncio.get_running_loop().time()
+        office.service.drain()
+        assert await waiting == []
+        assert asyncio.get_running_loop().time() - began < 1
+
+
+async def test_a_poll_of_no_partition_at_all_is_refused() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        with pytest.raises(ValidationError, match="partitions is empty"):
+            await poll(offices["a"], partitions=[], sequence=1)
