@@ -108,10 +108,7 @@ class Streams(Desk):
             self._replica(found, partition)
             check_number("offset", offset, 0, limits.OFFSET_MAX)
         await asyncio.gather(
-            *(
-                self._ask(found, partition, CommitOffset(group, offset))
-                for partition, offset in offsets.items()
-            )
+            *(self._ask(found, partition, CommitOffset(group, offset)) for partition, offset in offsets.items())
         )
 
     async def committed(
