@@ -238,10 +238,10 @@ class Peers:
 
     def met(self, peer: PeerHello, address: Address | None) -> None:
         """That broker has connected: it is there, and says where it is reached."""
-        if address is not None:
-            self._addresses[peer.node_id] = address
         found = self._peers.get(peer.node_id)
         if found is not None:
+            if address is not None:
+                self._addresses[peer.node_id] = address
             found.bulk.dial_now.set()
             found.pulse.dial_now.set()
 
