@@ -28,6 +28,7 @@ CLUSTER_EVENTS: Final = 5_000
 CLUSTER_CALLS: Final = 200
 CLUSTER_TOTALS: Final = ("elections", "crashes", "splits", "snapshots", "moves", "expiries", "forwards")
 _STARTED_MS: Final = 20_000
+_LED_MS: Final = 15_000  # those who are down come back within three seconds, and elections take two or three
 _REST_MS: Final = 240_000
 _DRAIN_ROUNDS_MAX: Final = 400
 _LONGEST_WAIT_MS: Final = 5_000
@@ -101,6 +102,7 @@ class ClusterSimulation:
         while cluster.events < self._events_wanted or cluster.counts["calls"] < CLUSTER_CALLS:
             cluster.step()
         self.troubles.end()
+        cluster.run_until(self._all_led, _LED_MS, "not every set is led")
         cluster.run_until(self._at_rest, _REST_MS, "moves and replicas do not settle")
         self._end_doubt()
         self._drain()
@@ -186,6 +188,10 @@ class ClusterSimulation:
         return traffic.look(action)
 
     # ------------------------------------------------------------------ the end
+
+    def _all_led(self) -> bool:
+        leader = self.cluster.metadata_leader()
+        return leader is not None and all(self.cluster.leader(set_id) for set_id in leader.engine.cluster.sets)
 
     def _at_rest(self) -> bool:
         """Every broker runs, every move is done, and every replica has applied all that its leader has."""
