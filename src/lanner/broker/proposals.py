@@ -39,10 +39,10 @@ class Outcomes:
     """What applying the latest commands came to, by index; for whoever had them proposed elsewhere."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[int, tuple[bytes, Any]] = OrderedDict()
+        self._results: OrderedDict[int, tuple[int, Any]] = OrderedDict()
 
     def note(self, index: int, command: bytes, result: Any) -> None:
-        self._results[index] = (command, result)
+        self._results[index] = (hash(command), result)
         if len(self._results) > OUTCOMES_MAX:
             self._results.popitem(last=False)
 
@@ -54,8 +54,9 @@ class Outcomes:
 
     def success_of(self, command: bytes, after_index: int) -> Any:
         """What this very command came to when it took effect behind an index; None: it did not."""
+        wanted = hash(command)
         for index, (other, result) in self._results.items():
-            if index > after_index and other == command and not isinstance(result, LannerError):
+            if index > after_index and other == wanted and not isinstance(result, LannerError):
                 return result
         return None
 
