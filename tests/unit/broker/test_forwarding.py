@@ -469,3 +469,82 @@ async def test_whoever_does_not_mind_where_it_goes_does_not_wait_for_a_leader() 
             for _ in range(6)
         ]
         assert set(stored) == {0, 2}
+
+
+async def test_settles_that_nobody_took_until_the_deadline_say_so_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff.__init__, "__defaults__", (200,))
+    async with opened() as offices:
+        set_ids = offices.topic("orders")
+        await fill(offices)
+        office = offices["a"]
+        found = await office.anywhere.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=100)
+        items = [
+            SettleItem(item.partition, item.token, part.first_offset, part.count, ACK)
+            for item in found.batches
+            for part in item.ranges
+        ]
+        away = next(number for number in range(3) if offices.leader(set_ids[number]) is not office)
+        office.leader_of = lambda set_id: "" if set_id == set_ids[away] else offices.leader(set_id).node_id  # type: ignore[method-assign]
+        results = await office.anywhere.settle(ANONYMOUS, "orders", "g", items)
+        for item, result in zip(items, results, strict=True):
+            assert result.code == (NotLeader.code if item.partition == away else 0)
+
+
+async def test_a_missing_topic_is_made_where_the_broker_may_and_once_for_all_who_ask() -> None:
+    async with opened() as offices:
+        await asyncio.gather(
+            *(offices[name].anywhere.ensure_topic(ANONYMOUS, "orders") for name in "abc" for _ in range(3))
+        )
+        assert await offices["b"].anywhere.topics(ANONYMOUS) == ["orders"]
+        await offices["c"].anywhere.ensure_topic(ANONYMOUS, "orders")
+        offices["a"].service.auto_create = False
+        with pytest.raises(TopicNotFound, match="makes none by itself"):
+            await offices["a"].anywhere.ensure_topic(ANONYMOUS, "others")
+
+
+async def test_a_topic_whose_making_was_not_answered_is_not_somebody_elses() -> None:
+    async with opened() as offices:
+        office = offices["a"]
+        propose = office.propose_cluster
+
+        async def proposed_twice(command: bytes, timeout_ms: int = 10_000) -> Any:
+            await propose(command)
+            return await propose(command)
+
+        office.propose_cluster = proposed_twice  # type: ignore[method-assign]
+        assert (await office.anywhere.create_topic(ANONYMOUS, "orders", {"partitions": 1})).name == "orders"
+        offices.flock.now_ms += 1
+        with pytest.raises(TopicExists):
+            await office.anywhere.create_topic(ANONYMOUS, "orders", {"partitions": 1})
+
+
+async def test_a_change_while_nobody_leads_the_metadata_says_when_to_come_back() -> None:
+    async with opened() as offices:
+        leader = offices.leader(0)
+        office = next(one for one in offices.by_name.values() if one is not leader)
+        offices.flock.cut.update(one.node_id for one in offices.by_name.values())
+        with pytest.raises(ServiceUnavailable, match="nobody leads the metadata") as refusal:
+            await office.anywhere.create_topic(ANONYMOUS, "orders", {})
+        assert refusal.value.retry_after_ms
+        offices.flock.cut.clear()
+
+
+async def test_a_new_topic_whose_leaders_do_not_show_up_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lanner.broker.administration._LEADERS_TIMEOUT_MS", 50)
+    async with opened() as offices:
+        office = offices["a"]
+        office.leader_of = lambda set_id: ""  # type: ignore[method-assign]
+        office.service._routes.leader_of = lambda set_id: ""  # type: ignore[method-assign]
+        with pytest.raises(NotLeader, match="nobody leads orders/0"):
+            await office.service.make_topic(ANONYMOUS, "orders", {"partitions": 1})
+
+
+async def test_one_encoded_batch_is_published_wherever_its_partition_is_led() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        for office in offices.by_name.values():
+            offices.refuse = only(Command.PUBLISH)
+            for partition in range(3):
+                await office.anywhere.publish(ANONYMOUS, "orders", partition, batch.encode([b"x"]))
+        _, offsets = await offices["a"].anywhere.offsets(ANONYMOUS, "orders")
+        assert [item.end_offset for item in offsets] == [3, 3, 3]

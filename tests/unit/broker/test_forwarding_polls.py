@@ -10,6 +10,7 @@ import pytest
 from lanner.broker import forwarding_polls, watches
 from lanner.broker.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
 from lanner.errors import BadGateway, GroupKindConflict, NotLeader, ValidationError
+from lanner.partition import Poll
 from lanner.wire.messages import Command
 from tests.unit.broker.offices import Office, Offices, only, opened
 
@@ -354,3 +355,58 @@ async def test_a_poll_of_no_partition_at_all_is_refused() -> None:
         offices.topic("orders")
         with pytest.raises(ValidationError, match="partitions is empty"):
             await poll(offices["a"], partitions=[], sequence=1)
+
+
+@pytest.mark.parametrize("auto_ack", [True, False])
+async def test_a_poll_of_one_broker_returns_what_it_took_although_a_partition_was_lost(auto_ack: bool) -> None:
+    async with opened("a") as offices:
+        offices.topic("orders")
+        await publish(offices, (0, 9), (1, 8), (2, 7))
+        service = offices["a"].service
+        ask, polls = service._questions.ask, []
+
+        async def lose_the_second(replica: Any, request: Any, *given: Any) -> Any:
+            if isinstance(request, Poll):
+                polls.append(request)
+                if len(polls) == 2:
+                    raise NotLeader("gone")
+            return await ask(replica, request, *given)
+
+        service._questions.ask = lose_the_second  # type: ignore[method-assign]
+        fields = {"topic": "orders", "group": "g", "member": "m", "auto_ack": auto_ack}
+        found = await service.poll(ANONYMOUS, **fields)
+        assert [item.priority for item in found.batches] == [9] and len(polls) == 2
+
+
+async def test_a_poll_that_lost_its_only_partition_says_which() -> None:
+    async with opened("a") as offices:
+        offices.topic("orders", 1)
+        await publish(offices, (0, 9))
+        service = offices["a"].service
+
+        async def lost(*given: Any) -> Any:
+            raise NotLeader("gone")
+
+        service._questions.ask = lost  # type: ignore[method-assign]
+        fields = {"topic": "orders", "group": "g", "member": "m"}
+        for call in (service.poll(ANONYMOUS, **fields), service.glance(ANONYMOUS, "orders", "g")):
+            with pytest.raises(NotLeader) as refusal:
+                await call
+            assert refusal.value.details["partition"] == 0 and "refused" not in refusal.value.details
+
+
+async def test_a_caller_of_the_service_who_goes_gives_back_what_was_decided_meanwhile() -> None:
+    async with opened("a") as offices:
+        offices.topic("orders", 1)
+        await publish(offices, (0, 9), (0, 4))
+        office = offices["a"]
+        polling = asyncio.create_task(
+            office.service.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=10)
+        )
+        while not office.engine.replicas[1]._questions:
+            await asyncio.sleep(0)
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
+        async with asyncio.timeout(5):
+            while await unleased(office) != 2:
+                await asyncio.sleep(0.01)
