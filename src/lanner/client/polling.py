@@ -25,7 +25,7 @@ from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
 from lanner.client.settling import Piece, SettleQueue
-from lanner.errors import LannerError, NotFoundError, NotLeader, ServiceUnavailable
+from lanner.errors import ConnectionLost, LannerError, NotFoundError, NotLeader, ServiceUnavailable
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Glance, Poll, Polled
 
@@ -102,7 +102,7 @@ class Poller:
         self._seen.clear()  # told while nobody listened: it may be old
         while True:
             self._check_open()
-            leaders = await self._leaders()
+            leaders = everybody = await self._leaders()
             left_ms = max(0, round((deadline - self._loop.time()) * 1000))
             replies: list[Reply] = []
             if self._lost:
@@ -118,11 +118,7 @@ class Poller:
                 return replies
             now = self._loop.time()
             if self._trouble is not None:
-                moved = isinstance(self._trouble, NotLeader)  # then a leader is looked for meanwhile
-                wait_s = max(pause_s, 0 if moved else (self._trouble.retry_after_ms or 0) / 1000)
-                if not self._trouble.retryable or now + wait_s >= give_up or self._brokers.is_closed:
-                    raise self._trouble
-                await self._watch(leaders, min(wait_s * (0.5 + random.random()), give_up - now))
+                await self._pause(self._trouble, leaders, everybody, pause_s, give_up)
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
             elif now >= deadline:
                 return replies
@@ -130,6 +126,23 @@ class Poller:
                 await asyncio.sleep(_PAUSE_S)  # the broker may answer at once that it must not give more
             elif len(leaders) > 1:
                 await self._watch(leaders, min(deadline - now, _ROUND_SEVERAL_MS / 1000))
+
+    async def _pause(
+        self, trouble: LannerError, leaders: Leaders, everybody: Leaders, pause_s: float, give_up: float
+    ) -> None:
+        """Something could not be asked: wait a little before the next round, or raise why there is none."""
+        moved = isinstance(trouble, NotLeader)  # then a leader is looked for meanwhile
+        wait_s = max(pause_s, 0 if moved else (trouble.retry_after_ms or 0) / 1000)
+        left_s = give_up - self._loop.time()
+        if not trouble.retryable or wait_s >= left_s or self._brokers.is_closed:
+            raise trouble
+        back = isinstance(trouble, ConnectionLost) and all(session.is_up for session in everybody)
+        if back or self._lost:
+            # A broker gives back what it could not hand over. It must notice that first: were the poll repeated
+            # before, it would be answered with leases that are about to end.
+            await asyncio.sleep(_PAUSE_S)
+        if not back:
+            await self._watch(leaders, min(wait_s * (0.5 + random.random()), left_s))
 
     async def _leaders(self) -> Leaders:
         """Whom to ask for which partitions, in a new round."""
