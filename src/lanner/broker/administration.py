@@ -32,6 +32,7 @@ from lanner.errors import (
 from lanner.model import TopicSettings, check_name
 from lanner.partition import (
     APPEND_PREFIX_BYTES,
+    BatchRef,
     Discard,
     DropGroup,
     Redrive,
@@ -243,7 +244,7 @@ class Administration(Desk):
         start_offset: int,
         limit: int,
     ) -> DeadLettersResult:
-        """What a group gave up on, with the messages themselves."""
+        """What a group gave up on, with the messages themselves; fewer than asked for where they are large."""
         self._admit(identity, "consume", topic)
         check_number("start_offset", start_offset, 0, limits.OFFSET_MAX)
         check_number("limit", limit, 1, limits.LIST_ITEMS_MAX)
@@ -255,6 +256,7 @@ class Administration(Desk):
             if len(found) < limit:
                 entries = machine.dead_letters(group, start_offset, limit - len(found))
                 found.extend((number, replica, entry) for entry in entries)
+        found = found[: _fitting([entry.ref for _, _, entry in found])]
         payloads = await self._node.payloads([(replica.set_id, entry.ref.index) for _, replica, entry in found])
 
         def extracts() -> list[bytes]:
@@ -333,6 +335,16 @@ class Administration(Desk):
             "leader_broker": self._routes.name_of(route.leader) if route.leader else "",
             "replicas": names,
         }
+
+
+def _fitting(refs: Sequence[BatchRef]) -> int:
+    """How many messages, each of one of these batches, go into one reply; one always does."""
+    left = limits.POLL_BYTES_MAX
+    for count, ref in enumerate(refs):
+        left -= ref.size // ref.count + limits.KIB
+        if left < 0:
+            return max(count, 1)
+    return len(refs)
 
 
 def _one_message(payload: bytes | None, position: int) -> bytes:

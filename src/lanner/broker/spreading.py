@@ -84,6 +84,7 @@ class Spreading:
         self._routes = routes
         self._loop = asyncio.get_running_loop()
         self.node_id = node.node_id
+        self.forwarded = 0  # calls that another broker was asked to serve
         self._background: set[asyncio.Task[Any]] = set()
 
     # ------------------------------------------------------------------ where
@@ -93,6 +94,7 @@ class Spreading:
         if node_id == self._node.node_id:
             return self._service
         timeout_ms = min(timeout_ms, DEADLINE_MS)
+        self.forwarded += 1
         return RemoteService(self._node.peers, node_id, self._routes.name_of(node_id), timeout_ms)
 
     def placed(self, topic: Topic, partitions: Iterable[int], hints: Hints | None = None) -> dict[str, list[int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanner import batch
+from lanner import batch, limits
 from lanner.broker.calls import ANONYMOUS, NewMessage, SettleItem
 from lanner.broker.spreading import Backoff
 from lanner.errors import (
@@ -548,3 +548,27 @@ async def test_one_encoded_batch_is_published_wherever_its_partition_is_led() ->
                 await office.anywhere.publish(ANONYMOUS, "orders", partition, batch.encode([b"x"]))
         _, offsets = await offices["a"].anywhere.offsets(ANONYMOUS, "orders")
         assert [item.end_offset for item in offsets] == [3, 3, 3]
+
+
+async def test_large_dead_letters_come_some_at_a_time_and_fit_into_a_frame() -> None:
+    async with opened() as offices:
+        (set_id,) = offices.topic("orders", 1)
+        leader = offices.leader(set_id)
+        office = next(one for one in offices.by_name.values() if one is not leader)
+        for _ in range(20):
+            await office.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x" * 900_000)])
+        while True:
+            found = await office.anywhere.poll(ANONYMOUS, topic="orders", group="g", member="m", max_bytes=4_000_000)
+            items = [
+                SettleItem(item.partition, item.token, part.first_offset, part.count, REJECT)
+                for item in found.batches
+                for part in item.ranges
+            ]
+            if not items:
+                break
+            await office.anywhere.settle(ANONYMOUS, "orders", "g", items)
+        dead = await office.anywhere.dead_letters(ANONYMOUS, "orders", "g", None, 0, 100)
+        assert dead.total == 20 and len(dead.letters) == 9
+        assert sum(len(letter.data) for letter in dead.letters) < limits.FRAME_BYTES_MAX
+        rest = await office.anywhere.dead_letters(ANONYMOUS, "orders", "g", None, 15, 100)
+        assert [letter.offset for letter in rest.letters] == [15, 16, 17, 18, 19]

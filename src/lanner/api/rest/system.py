@@ -25,6 +25,9 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
         "# HELP lanner_ready Whether the broker serves (1) or not (0).",
         "# TYPE lanner_ready gauge",
         f"lanner_ready {int(call.service.ready)}",
+        "# HELP lanner_forwarded_calls_total Calls that this broker had another one serve.",
+        "# TYPE lanner_forwarded_calls_total counter",
+        f"lanner_forwarded_calls_total {call.service.forwarded}",
         "# HELP lanner_rest_requests_total Requests answered by the REST door.",
         "# TYPE lanner_rest_requests_total counter",
     ]

@@ -207,6 +207,7 @@ async def test_metrics_count_requests_by_operation_and_status(http):
     assert 'lanner_rest_requests_total{operation="publish",status="200"} 1' in text
     assert 'lanner_rest_requests_total{operation="publish",status="400"} 1' in text
     assert "lanner_ready 1" in text
+    assert "lanner_forwarded_calls_total 17" in text
 
 
 async def test_the_document_lists_every_operation_once(http):
