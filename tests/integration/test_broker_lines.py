@@ -125,6 +125,16 @@ async def test_a_broker_that_stops_hands_over_before_its_door_closes(three: Thre
     await stopping.stop()
 
 
+async def test_brokers_that_all_stop_at_once_do_not_wait_for_each_other(three: Three) -> None:
+    await three.start(*(three.make(number) for number in range(3)))
+    await three.make_topic()
+    servers = three.running
+    three.servers.clear()
+    started = asyncio.get_running_loop().time()
+    await asyncio.gather(*(server.stop() for server in servers))
+    assert asyncio.get_running_loop().time() - started < 2.0, "less than anybody would wait for a successor"
+
+
 async def test_a_full_disk_refuses_publishes_at_the_leader_and_replication_goes_on(three: Three) -> None:
     await three.start(*(three.make(number) for number in range(3)))
     await three.make_topic()

@@ -186,8 +186,8 @@ class Node:
             self.peers.pulse(self.own_ms(), self.steward.led(), leaving=True)
         while self.steward is not None and not self.failed.done() and self.steward.hand_over():
             self.kick()
-            if self._loop.time() >= ends:
-                return
+            if self._loop.time() >= ends or not any(map(self.peers.may_lead, self.peers.known)):
+                return  # nobody is there to take over, such as when all are told to stop
             await asyncio.sleep(_HAND_OVER_SECONDS)
 
     async def stop(self) -> None:
