@@ -99,6 +99,21 @@ async def test_a_poll_repeated_under_its_sequence_gets_the_same_leases(service: 
     assert await poll(service, "orders", sequence=8, max_messages=6) == []
 
 
+async def test_a_poll_that_does_not_know_it_is_repeated_gets_the_leases_under_their_own_tokens(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(service, "orders", "0", partition=0)
+    first = await poll(service, "orders", sequence=7, partitions=[0])
+    for number in range(3):
+        await publish(service, "orders", f"more {number}", partition=0)
+    await publish(service, "orders", "urgent", partition=0, priority=9)
+    # A new leader may apply what the old one had decided only after the look whether this poll was decided before.
+    monkeypatch.setattr("lanner.partition.Partition.has_polled", lambda *_: False)
+    again = await poll(service, "orders", sequence=7, partitions=[0], max_messages=1)
+    assert [(item.message.id, item.token) for item in again] == [(item.message.id, item.token) for item in first]
+    assert first[0].token > 0
+
+
 async def test_a_group_told_latest_gets_all_that_is_appended_after_its_first_poll(service: Service) -> None:
     await publish(service, "news", "old", partition=0)
     assert await poll(service, "news", start="latest") == []

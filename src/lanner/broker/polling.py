@@ -99,7 +99,7 @@ class Polling:
                 del replicas[place]
                 continue
             limited = limited or answer.limited
-            leased.append(Leased(partition, replica, index, answer))
+            leased.append(Leased(partition, replica, _token_of(answer, index), answer))
             messages_left -= sum(lease.count for lease in answer.leases)
             bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
         return leased, limited
@@ -107,8 +107,7 @@ class Polling:
     async def _ask(self, replica: Replica, request: Poll) -> tuple[Any, int]:
         def give_back(answer: Any, index: int) -> None:
             if answer is not WAIT:
-                token = index if answer.token is None else answer.token
-                self.give_back(request, [Leased(0, replica, token, answer)])
+                self.give_back(request, [Leased(0, replica, _token_of(answer, index), answer)])
 
         return await self._questions.ask(replica, request, give_back)
 
@@ -130,8 +129,7 @@ class Polling:
                 if replica.partition.has_polled(request.group, request.member, sequence):
                     answer, index = await self._ask(replica, request._replace(sequence=sequence))
                     if answer is not WAIT and answer.leases:
-                        token = index if answer.token is None else answer.token
-                        leased.append(Leased(partition, replica, token, answer))
+                        leased.append(Leased(partition, replica, _token_of(answer, index), answer))
         return leased
 
     async def make_group(self, replicas: list[tuple[int, Replica]], group: str, start: str) -> None:
@@ -170,3 +168,10 @@ class Polling:
         ranked.sort(reverse=True)
         others = ranked[1][0] if len(ranked) > 1 else 0
         return ranked[0][3], ranked[0][0], others
+
+
+def _token_of(answer: Any, index: int) -> int:
+    """A lease is known by the record that made it. A repeated poll is answered from an older one, and writes none: it
+    may be repeated without knowing it, at a new leader that applies what the old one had decided only now."""
+    token: int = index if answer.token is None else answer.token
+    return token
