@@ -235,7 +235,11 @@ class Steward:
             self._led_since[set_id] = (node.term, since)
         record = cluster.sets.get(set_id)
         try:
-            if not self._remove_stray(cluster, replica) and record is not None:
+            if (
+                not self._remove_stray(cluster, replica)
+                and record is not None
+                and not self._add_founder(cluster, replica)
+            ):
                 if node.node_id == record.preferred:
                     self._retries.pop(set_id, None)
                 elif self._ticks - since >= LEADS_TICKS_MIN:
@@ -257,6 +261,21 @@ class Steward:
             if successor:
                 node.transfer(successor)
         self.engine.wake(replica.set_id)
+        return True
+
+    def _add_founder(self, cluster: Cluster, replica: Replica) -> bool:
+        """Founders beyond the first five learn the metadata: by the record from the beginning, in the log from here on.
+
+        Only of the metadata, and only while nothing moves there: else a step that is not reported yet explains it.
+        """
+        if replica.set_id != CLUSTER_SET or any(move.set_id == CLUSTER_SET for move in cluster.moves.values()):
+            return False
+        node = replica.node
+        missing = cluster.routes(CLUSTER_SET).keys() - node.voters - node.learners
+        if not missing:
+            return False
+        node.change_membership(Change.ADD_LEARNER, min(missing))
+        self.engine.wake(CLUSTER_SET)
         return True
 
     def _bring_home(self, cluster: Cluster, record: ReplicaSet, replica: Replica) -> None:
