@@ -11,6 +11,8 @@ from lanner.testing.simulate import Job, run
 
 RECORDED = {  # seeds of which at least one catches the planted bug
     "double-vote": (0, 8, 13, 18, 43),
+    "shorter-log-elected": (0, 3, 4),
+    "vote-before-sync": (0,),
     "vote-lost-on-restart": (0, 1),
     "older-term-committed": (0, 4, 10),
     "committed-entries-truncated": (0, 4, 9),
@@ -20,7 +22,8 @@ RECORDED = {  # seeds of which at least one catches the planted bug
     "wiped-voter-votes": (1, 2, 7),
     "snapshot-forgets-membership": (1, 2, 3),
     "decision-before-noop": (4, 5, 9, 10, 17, 18),
-    "half-built-install": (0, 2, 3),
+    "snapshot-of-two-moments": (2, 8, 9),
+    "half-built-install": (0, 1, 2),
 }
 
 

@@ -131,8 +131,7 @@ class ClusterSimulation:
                 retention_ms=0 if bytes_max else 30_000,
                 retention_bytes=bytes_max if number else 0,
             )
-        for name, settings in wanted.items():
-            self.traffic.change(encode_create_topic(name, settings, cluster.clock.now_ms()))
+        self._ask_for_topics(wanted)
         cluster.run_until(lambda: self._has_topics(wanted), _STARTED_MS, "no topics")
         for name in wanted:
             topic = self._metadata().topics[name]
@@ -140,6 +139,13 @@ class ClusterSimulation:
                 self.traffic.serve(set_id, name, topic.settings)
                 cluster.history.rules[set_id] = rules_of(topic.settings)
         self.traffic.open_producers(4)
+
+    def _ask_for_topics(self, wanted: dict[str, TopicSettings]) -> None:
+        """Again and again, as an operator would whose first call met a broker that had heard of nothing yet."""
+        if not self._has_topics(wanted):
+            for name, settings in wanted.items():
+                self.traffic.change(encode_create_topic(name, settings, self.cluster.clock.now_ms()))
+            self.cluster.later(3_000, lambda: self._ask_for_topics(wanted))
 
     def _has_topics(self, wanted: dict[str, TopicSettings]) -> bool:
         leader = self.cluster.metadata_leader()

@@ -10,6 +10,7 @@ from typing import Any, Final
 from lanner.broker import engine as engine_module
 from lanner.broker.installs import Incoming
 from lanner.broker.replica import Replica
+from lanner.broker.snapshots import Sending
 from lanner.broker.steps import Steps
 from lanner.model import TopicSettings
 from lanner.raft import HardState, Message, RaftNode, Role, Snapshot
@@ -31,6 +32,22 @@ def _double_vote(patch: Patch) -> None:
         asked(election, message)
 
     patch(Election, "asked", forget_and_vote)
+
+
+def _elect_shorter(patch: Patch) -> None:
+    patch(Election, "_log_suffices", lambda election, message: True)
+
+
+def _vote_unsynced(patch: Patch) -> None:
+    asked = Election.asked
+
+    def vote_at_once(election: Election, message: Message) -> None:
+        asked(election, message)
+        waiting, election._waiting = election._waiting, []
+        for answer in waiting:
+            election._node.send(answer)
+
+    patch(Election, "asked", vote_at_once)
 
 
 def _lose_vote(patch: Patch) -> None:
@@ -122,6 +139,10 @@ def _decide_early(patch: Patch) -> None:
     patch(RaftNode, "own_term_applied", property(lambda node: node.leadership is not None))
 
 
+def _mix_moments(patch: Patch) -> None:
+    patch(Sending, "holds", lambda sending, set_id: False)
+
+
 def _flip_half_built(patch: Patch) -> None:
     patch(Incoming, "complete", property(lambda incoming: incoming.whole and not incoming.storing))
 
@@ -144,6 +165,10 @@ _QUEUE: Final = (
 
 CLUSTER_PLANTS: Final[dict[str, Plant]] = {
     "double-vote": Plant("a node votes for everybody who asks", ("double vote", "election safety"), _double_vote),
+    "shorter-log-elected": Plant("a node votes for candidates that lack what it has", _LOG, _elect_shorter),
+    "vote-before-sync": Plant(
+        "a vote is given before the disk holds it", ("unsynced vote", "double vote"), _vote_unsynced
+    ),
     "vote-lost-on-restart": Plant(
         "a restart forgets for whom it voted", ("durable state went back", "double vote", "election safety"), _lose_vote
     ),
@@ -178,6 +203,11 @@ CLUSTER_PLANTS: Final[dict[str, Plant]] = {
         "a new leader decides before it has applied what earlier leaders committed",
         ("early decision", *_QUEUE),
         _decide_early,
+    ),
+    "snapshot-of-two-moments": Plant(
+        "saves go on while a snapshot's rows are read",
+        ("machines differ", "message cannot be read", "replicas differ", "invariant broken"),
+        _mix_moments,
     ),
     "half-built-install": Plant(
         "a snapshot takes the log's place before all of it is stored",

@@ -183,7 +183,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one again and show everything")
-    parser.add_argument("--nodes", type=int, default=0, choices=range(8), metavar="N", help="1, or a cluster of N")
+    parser.add_argument("--nodes", type=int, default=0, choices=(0, 1, *range(3, 8)), metavar="N", help="1, or 3 to 7")
     parser.add_argument("--plant", default="", choices=["", *PLANTS], help="put a bug in; it must be caught")
     parser.add_argument("--events", type=int, default=EVENTS, help="events in each seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
