@@ -184,6 +184,25 @@ async def test_a_repeated_poll_returns_the_same_leases(broker: Broker) -> None:
     assert [item.token for item in again.batches] == [item.token for item in first.batches]
 
 
+async def test_leases_that_were_asked_for_again_stay_when_the_first_answer_is_lost(broker: Broker) -> None:
+    await broker.publish(b"a", b"b")
+    door = next(door for door in broker.server._doors if isinstance(door, NativeDoor))
+    [session] = door._sessions
+    session._link.pause_writing()  # the client reads nothing for the moment
+    session._link.resume_reading(session._link._pause)
+    lost = broker.link
+    lost.poll(Poll("workers", "orders", "me", 1))
+    while not session._unsent:
+        await asyncio.sleep(0.001)
+    broker.link = await open_connection(*broker.address)
+    polled, values = await broker.poll()  # the same poll again
+    assert values == [b"a", b"b"]
+    lost.abort(ConnectionLost("test"))
+    while session in door._sessions or door.background:
+        await asyncio.sleep(0.001)
+    await broker.ack(polled)
+
+
 async def test_a_poll_waits_for_what_is_published_later(broker: Broker) -> None:
     waiting = asyncio.create_task(broker.poll(wait_ms=5_000))
     await asyncio.sleep(0.05)

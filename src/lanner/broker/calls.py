@@ -78,6 +78,7 @@ class PollResult(NamedTuple):
     batches: Sequence[LeasedBatch]
     limited: bool
     priority: int = -1  # the most urgent lane that still has something here; -1: none
+    call: int = 0  # which call of this poll it answers: a poll may be repeated
 
 
 class SettleItem(NamedTuple):

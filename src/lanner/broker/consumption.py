@@ -50,21 +50,22 @@ class Consumption(Desk):
         check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start, min_priority)
         lease = None if lease_ms < 0 else lease_ms
         request = Poll(group, member, sequence, max_messages, max_bytes, lease, auto_ack, start, min_priority)
+        call = self._polling.called(group, member, sequence)
         deadline = self._loop.time() + wait_ms / 1_000
         while True:
             found = self._topic(topic)  # anew each time: topics grow, and go
             replicas = self._replicas(found, partitions)
             try:
-                leased, limited = await self._polling.lease(replicas, request)
+                leased, limited = await self._polling.lease(replicas, request, call)
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             if leased:
                 try:
                     batches = await self._leases.read(leased)
                 except BaseException:
-                    self._polling.give_back(request, leased)
+                    self._polling.give_back(request, leased, call)
                     raise
-                return PollResult(batches, limited, self._polling.best_lane(replicas, group))
+                return PollResult(batches, limited, self._polling.best_lane(replicas, group), call)
             left = deadline - self._loop.time()
             if left <= 0 or self._draining:
                 return PollResult((), limited, self._polling.best_lane(replicas, group))
@@ -98,6 +99,11 @@ class Consumption(Desk):
             if lane >= 0 or left <= 0 or self._draining:
                 return lane
             await self._questions.news([replica for _, replica in replicas], left)
+
+    def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
+        """Whether a poll was asked again after this call of it. Then its leases are not released when the answer to
+        this call cannot be sent: whoever asked again has them."""
+        return self._polling.was_repeated(group, member, sequence, call)
 
     async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
         """A poll, decoded: for doors whose callers cannot read batches."""

@@ -11,6 +11,7 @@ What was taken is never lost because another partition failed: a poll that has s
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, Final, NamedTuple
 
 from lanner.broker.node import Node
@@ -44,6 +45,23 @@ class Polling:
         self._questions = questions
         self._first_sequence = node.now_ms() << 10
         self._latest: dict[tuple[int, str, str], int] = {}
+        self._calls: dict[tuple[str, str], tuple[int, int]] = {}  # (group, member) → its latest sequence and call
+        self._numbers = itertools.count(1)
+
+    def called(self, group: str, member: str, sequence: int) -> int:
+        """A poll begins: a number for this call of it, so that it can be told from a repetition of the same poll."""
+        number = next(self._numbers)
+        if sequence >= 0:
+            self._calls.pop((group, member), None)
+            self._calls[group, member] = (sequence, number)
+            if len(self._calls) > _POLLERS_MAX:
+                del self._calls[next(iter(self._calls))]
+        return number
+
+    def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
+        """Whether the poll was asked again after this call: then its leases are the business of the later one."""
+        latest, number = self._calls.get((group, member), (-1, 0))
+        return latest == sequence and number > call
 
     def _may_repeat(self, poller: tuple[int, str, str], sequence: int) -> bool:
         """Whether this poll may have been answered before: its poller is new here, or its sequence is not."""
@@ -57,19 +75,21 @@ class Polling:
         """A sequence for a poll that names none, so that it is never taken for the repetition of another."""
         return self._first_sequence + self._router.turn()
 
-    async def lease(self, replicas: list[tuple[int, Replica]], request: Poll) -> tuple[list[Leased], bool]:
+    async def lease(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> tuple[list[Leased], bool]:
         """Lease from one partition after the other, the most urgent first, until the poll is full."""
         await self.make_group(replicas, request.group, request.start)
         self.check_kind(replicas, request.group)  # on all of them, before anything is leased on one
         if request.sequence < 0:
             request = request._replace(sequence=self._anonymous_sequence())
         elif self._may_repeat((replicas[0][1].set_id, request.group, request.member), request.sequence):
-            leased = await self._lease_again(replicas, request)
+            leased = await self._lease_again(replicas, request, call)
             if leased:
                 return leased, False
-        return await self._lease_new(list(replicas), request)
+        return await self._lease_new(list(replicas), request, call)
 
-    async def _lease_new(self, replicas: list[tuple[int, Replica]], request: Poll) -> tuple[list[Leased], bool]:
+    async def _lease_new(
+        self, replicas: list[tuple[int, Replica]], request: Poll, call: int
+    ) -> tuple[list[Leased], bool]:
         leased: list[Leased] = []
         limited = False
         messages_left, bytes_left = request.max_messages, request.max_bytes
@@ -86,13 +106,13 @@ class Polling:
                 min_lane=max(others, request.min_lane),
             )
             try:
-                answer, index = await self._ask(replica, wanted)
+                answer, index = await self._ask(replica, wanted, call)
             except LannerError:
                 if leased:
                     break
                 raise
             except BaseException:
-                self.give_back(request, leased)
+                self.give_back(request, leased, call)
                 raise
             if answer is WAIT or not answer.leases:
                 limited = limited or (answer is not WAIT and answer.limited)
@@ -104,30 +124,31 @@ class Polling:
             bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
         return leased, limited
 
-    async def _ask(self, replica: Replica, request: Poll) -> tuple[Any, int]:
+    async def _ask(self, replica: Replica, request: Poll, call: int) -> tuple[Any, int]:
         def give_back(answer: Any, index: int) -> None:
             if answer is not WAIT:
-                self.give_back(request, [Leased(0, replica, _token_of(answer, index), answer)])
+                whole = request._replace(sequence=request.sequence // _STEPS_MAX)
+                self.give_back(whole, [Leased(0, replica, _token_of(answer, index), answer)], call)
 
         return await self._questions.ask(replica, request, give_back)
 
-    def give_back(self, request: Poll, leased: list[Leased]) -> None:
+    def give_back(self, request: Poll, leased: list[Leased], call: int) -> None:
         """Release, without counting a delivery, what was leased for a caller who will never hear of it."""
-        if request.auto_ack:
+        if request.auto_ack or self.was_repeated(request.group, request.member, request.sequence, call):
             return
         for _, replica, token, answer in leased:
             items = [(token, lease.first_offset, lease.count, 0, -1, "") for lease in answer.leases]
             if items:
                 self._questions.tell(replica, Release(request.group, items))
 
-    async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll) -> list[Leased]:
+    async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""
         leased: list[Leased] = []
         first = request.sequence * _STEPS_MAX
         for partition, replica in replicas:
             for sequence in range(first, first + _STEPS_MAX):
                 if replica.partition.has_polled(request.group, request.member, sequence):
-                    answer, index = await self._ask(replica, request._replace(sequence=sequence))
+                    answer, index = await self._ask(replica, request._replace(sequence=sequence), call)
                     if answer is not WAIT and answer.leases:
                         leased.append(Leased(partition, replica, _token_of(answer, index), answer))
         return leased

@@ -149,7 +149,7 @@ class _Session:
         self._inflight_bytes = 0
         self._backlog: deque[Request] = deque()
         self._running: dict[asyncio.Task[None], Request] = {}
-        self._unsent: list[tuple[Poll, list[SettleItem]]] = []  # leases in replies that the socket has not taken yet
+        self._unsent: list[tuple[Poll, list[SettleItem], int]] = []  # leases that the socket has not taken yet
         self._idle: asyncio.Future[None] | None = None
         self._given_up = False
         self._peer: PeerHello | None = None  # another broker
@@ -196,8 +196,8 @@ class _Session:
         for task, request in self._running.items():
             if request.command in _LONG:
                 task.cancel()
-        for asked, items in self._unsent:
-            self._release(asked, items)
+        for asked, items, call in self._unsent:
+            self._release(asked, items, call)
         self._unsent.clear()
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -395,12 +395,13 @@ class _Session:
             for part in item.ranges
         ]
         if self._given_up or not self._link.reply(request, control, bulk):
-            self._release(asked, items)
+            self._release(asked, items, found.call)
         elif items:
-            self._unsent.append((asked, items))
+            self._unsent.append((asked, items, found.call))
 
-    def _release(self, asked: Poll, items: list[SettleItem]) -> None:
-        if items:
+    def _release(self, asked: Poll, items: list[SettleItem], call: int) -> None:
+        """Nobody will hear of these leases, unless the poll was asked again and is answered with the same ones."""
+        if items and not self._service.was_repeated(asked.group, asked.member, asked.sequence, call):
             self._door.spawn(self._release_later(asked, items))
 
     async def _release_later(self, asked: Poll, items: list[SettleItem]) -> None:

@@ -48,6 +48,7 @@ class FakeService:
         self.identities: set[Identity] = set()
         self.poll_gate = asyncio.Event()
         self.poll_result = PollResult((), False)
+        self.repeated: set[tuple[str, str, int, int]] = set()
         self.polls_cancelled = 0
         self.problem: Exception | None = None
         self.settle_problem: Exception | None = None
@@ -84,6 +85,9 @@ class FakeService:
             raise self.settle_problem
         self.settled += items
         return [SettleResult(0, item.count) for item in items]
+
+    def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
+        return (group, member, sequence, call) in self.repeated
 
     async def release(
         self, identity: Identity, topic: str, group: str, items: Sequence[calls.SettleItem]
