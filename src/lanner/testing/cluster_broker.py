@@ -36,7 +36,7 @@ ALIVE_MS: Final = 1_000
 PIECE: Final = "piece"
 PULSE: Final = "pulse"
 REPORT: Final = "report"
-_PULSE: Final = struct.Struct("<q")
+_PULSE: Final = struct.Struct("<qQ")  # what time it is there, and which of its lives this is
 _LED: Final = struct.Struct("<QQ")
 _WORK: Final = ("save", "rewrite", "prepare")
 
@@ -123,6 +123,7 @@ class ClusterBroker(SimBroker):
         self.heard_ms: dict[str, int] = {}
         self.gossip: dict[int, tuple[int, str]] = {}  # set → (term, who says that it leads it)
         self._silent: set[str] = set()
+        self._lives: dict[str, int] = {}
         self._watched: dict[int, Replica] = {}
         self._ticks = 0
         self._hurried = False
@@ -142,7 +143,7 @@ class ClusterBroker(SimBroker):
         self._forget()
         self._watched = {}
         self.commits = []
-        self.heard_ms, self._silent, self.gossip = {}, set(), {}
+        self.heard_ms, self._silent, self.gossip, self._lives = {}, set(), {}, {}
         self.leader_clock = LeaderClock(self.own_clock.now_ms, lambda: self.world.clock.elapsed_ms)
         ledger = Ledger.recover(
             self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=bounds.segment_bytes
@@ -229,7 +230,7 @@ class ClusterBroker(SimBroker):
 
     def _pulse(self) -> None:
         led = self.steward.led() if self.place is not None else []
-        frame = _PULSE.pack(self.own_clock.now_ms()) + b"".join(_LED.pack(*one) for one in led)
+        frame = _PULSE.pack(self.own_clock.now_ms(), self.life) + b"".join(_LED.pack(*one) for one in led)
         for node_id in self.acquaintances():
             self._post(node_id, CLUSTER_SET, frame, PULSE)
             if node_id in self.heard_ms and not self.is_alive(node_id) and node_id not in self._silent:
@@ -329,12 +330,7 @@ class ClusterBroker(SimBroker):
     def hear(self, letter: Letter, sender_node: str) -> None:
         """A letter of another broker."""
         if letter.kind == PULSE:
-            self.heard_ms[sender_node] = self.world.clock.elapsed_ms
-            self.leader_clock.observe(sender_node, *_PULSE.unpack_from(letter.frame))
-            self._silent.discard(sender_node)
-            for set_id, term in _LED.iter_unpack(letter.frame[_PULSE.size :]):
-                if term >= self.gossip.get(set_id, (0, ""))[0]:
-                    self.gossip[set_id] = (term, sender_node)
+            self._hear_pulse(letter.frame, sender_node)
             return
         if self.place is None:
             return
@@ -349,6 +345,20 @@ class ClusterBroker(SimBroker):
         elif letter.kind == REPORT:
             self.propose_metadata(letter.frame, forwarded=True)
         self.work()
+
+    def _hear_pulse(self, frame: bytes, sender_node: str) -> None:
+        their_ms, life = _PULSE.unpack_from(frame)
+        again = sender_node in self._silent or self._lives.get(sender_node) != life
+        self.heard_ms[sender_node] = self.world.clock.elapsed_ms
+        self._lives[sender_node] = life
+        self._silent.discard(sender_node)
+        self.leader_clock.observe(sender_node, their_ms)
+        for set_id, term in _LED.iter_unpack(frame[_PULSE.size :]):
+            if term >= self.gossip.get(set_id, (0, ""))[0]:
+                self.gossip[set_id] = (term, sender_node)
+        if again and self.place is not None:
+            self.steward.peer_reached(sender_node)
+            self.work()
 
     def propose_metadata(self, command: bytes, *, forwarded: bool = False) -> None:
         """Put a command into the metadata's log, here or where that is led; it may be lost on the way."""
