@@ -42,7 +42,9 @@ def _tails(bounds: str) -> None:
     from lanner.broker.engine import Engine
 
     entries, _, size = bounds.partition(":")
-    Engine.__init__.__kwdefaults__.update(tail_entries=int(entries), tail_bytes_max=int(size))
+    defaults = Engine.__init__.__kwdefaults__
+    assert defaults is not None, "the bounds are named arguments with defaults"
+    defaults.update(tail_entries=int(entries), tail_bytes_max=int(size))
 
 
 PLANTS: dict[str, Callable[[str], None]] = {
