@@ -10,20 +10,20 @@ from lanner.testing.planted_cluster import CLUSTER_PLANTS
 from lanner.testing.simulate import Job, run
 
 RECORDED = {  # seeds of which at least one catches the planted bug
-    "double-vote": (0, 8, 13, 18, 43),
-    "shorter-log-elected": (0, 3, 4),
-    "vote-before-sync": (0,),
-    "vote-lost-on-restart": (0, 1),
-    "older-term-committed": (0, 4, 10),
-    "committed-entries-truncated": (0, 4, 9),
-    "ack-before-followers-sync": (0,),
-    "stale-leader-decides": (2, 3, 8),
-    "membership-changed-early": (7, 17, 24, 29, 55),
-    "wiped-voter-votes": (1, 2, 7),
-    "snapshot-forgets-membership": (1, 2, 3),
-    "decision-before-noop": (4, 5, 9, 10, 17, 18),
-    "snapshot-of-two-moments": (2, 8, 9),
-    "half-built-install": (0, 1, 2),
+    "double-vote": (8, 20, 36, 43, 54),
+    "shorter-log-elected": (3, 4, 5, 8, 10),
+    "vote-before-sync": (0, 1),
+    "vote-lost-on-restart": (0, 2, 3),
+    "older-term-committed": (0, 4, 10, 18, 36),
+    "committed-entries-truncated": (0, 8, 10, 12, 16),
+    "ack-before-followers-sync": (0, 1),
+    "stale-leader-decides": (2, 4, 7, 8, 10),
+    "membership-changed-early": (4, 7, 15, 25, 32),
+    "wiped-voter-votes": (1, 2, 3, 8, 17),
+    "snapshot-forgets-membership": (0, 1, 2, 3),
+    "decision-before-noop": (4, 7, 8, 9, 10),
+    "snapshot-of-two-moments": (4, 8, 18, 19, 22),
+    "half-built-install": (0, 1, 2, 3, 5),
 }
 
 

@@ -7,8 +7,11 @@ seed in which nothing happened proves nothing.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from lanner.broker import installs, snapshots
 from lanner.broker.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, Cluster, encode_create_topic
 from lanner.errors import StorageDamaged
@@ -34,8 +37,36 @@ _DRAIN_ROUNDS_MAX: Final = 400
 _LONGEST_WAIT_MS: Final = 5_000
 
 
+_SMALL: Final = (  # so that snapshots take several pieces, and those that are lost are sent again within a second
+    (snapshots, "PIECE_BYTES", 2_000),
+    (snapshots, "PIECE_ROWS_BYTES", 1_000),
+    (snapshots, "SCAN_ROWS", 4),
+    (snapshots, "RESEND_TICKS", 15),
+    (snapshots, "SILENT_TICKS_MAX", 90),
+    (installs, "SILENT_TICKS_MAX", 120),
+)
+
+
+@contextmanager
+def small_snapshots() -> Iterator[None]:
+    """Let snapshots travel in small pieces for the length of a block."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in _SMALL]
+    try:
+        for module, name, value in _SMALL:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
 def simulate_cluster(seed: int, events: int = CLUSTER_EVENTS, nodes: int = 0) -> Report:
     """Run one seed to its end, or to the first rule that is seen to be broken."""
+    with small_snapshots():
+        return _simulate(seed, events, nodes)
+
+
+def _simulate(seed: int, events: int, nodes: int) -> Report:
     simulation = ClusterSimulation(seed, events, nodes)
     cluster = simulation.cluster
     report = Report(seed, history=cluster.history)

@@ -211,7 +211,7 @@ CLUSTER_PLANTS: Final[dict[str, Plant]] = {
     ),
     "half-built-install": Plant(
         "a snapshot takes the log's place before all of it is stored",
-        ("machines differ", "message cannot be read", "replicas differ"),
+        ("machines differ", "message cannot be read", "replicas differ", "membership"),
         _flip_half_built,
     ),
 }
