@@ -278,6 +278,18 @@ async def test_a_broker_that_moved_tells_the_others_where_it_is_now(flock: Flock
     assert flock.servers[0].node.address_of(moved.node_id) == split(flock.addresses[2])
 
 
+async def test_brokers_that_all_moved_find_each_other_by_the_seeds_they_are_given_now(flock: Flock) -> None:
+    await flock.start(0, 1, 2)
+    await flock.make_topic(0)
+    before = flock.cluster_ids()
+    await flock.stop(0, 1, 2)
+    flock.addresses = [free_address() for _ in range(5)]
+    await flock.start(0, 1, 2)
+    await flock.until_all()
+    assert flock.cluster_ids() == before
+    assert "orders" in flock.servers[2].node.engine.cluster.topics
+
+
 async def test_a_broker_cannot_be_renamed(flock: Flock) -> None:
     await flock.start(0, seeds=())
     await flock.stop()

@@ -231,6 +231,10 @@ class Place:
                 found.append(broker.addresses.get("native", ""))
         if self.founding is not None:
             found += [one.addresses.get("native", "") for one in self.founding.founders if one.node_id == node_id]
+        if not any(map(self._node.peers.is_alive, self._node.peers.known)):
+            # All may have moved since they last spoke: they are where the operator says now. Who answers is checked.
+            own = self.registration.addresses.get("native", "")
+            found += [seed for seed in self._node.settings.seeds if seed != own]
         addresses = [_parsed(text) for text in found]
         return [address for address in addresses if address is not None]
 
