@@ -60,6 +60,7 @@ class Stage:
         self._states: dict[str, str] = {}
         self._members: dict[int, str] = {}
         self._sequence = 0
+        self._notes: dict[str, list[str]] = {}
         for broker in self.cluster.brokers.values():
             broker.own_clock.mend()
         self._until(self._founded)
@@ -90,20 +91,40 @@ class Stage:
         for record in metadata.brokers.values():
             state = "lost" if record.lost and record.state is not BrokerState.REMOVED else str(record.state)
             if self._states.get(record.node_id, "active") != state:
-                self.trace.append(f"  {record.node_id} is {state}")
+                self._notes.setdefault(record.name, []).append(f"  {record.node_id} is {state}")
             self._states[record.node_id] = state
         for set_id in metadata.sets:
             leader = cluster.leader(set_id)
             if leader is None:
                 continue
             name = self._name(metadata, set_id)
-            if self._leaders.get(set_id) != leader.number:
-                self.trace.append(f"  {name} is led by {leader.node_id}")
-            self._leaders[set_id] = leader.number
             members = self._belonging(leader, set_id)
             if self._members.get(set_id, members) != members:
-                self.trace.append(f"  {name} has {members}")
+                self._notes.setdefault(name, []).append(f"  {name} has {members}")
             self._members[set_id] = members
+
+    def flush(self) -> None:
+        """Put what was noted into the trace, subject by subject: how two of them interleave is chance. So is who takes
+        over, and how often that changes; who leads in the end should not be."""
+        metadata = self._metadata()
+        for set_id in metadata.sets if metadata is not None else ():
+            leader = self.cluster.leader(set_id)
+            if (
+                metadata is None
+                or leader is None
+                or set_id == CLUSTER_SET
+                or self._leaders.get(set_id) == leader.number
+            ):
+                continue
+            self._leaders[set_id] = leader.number
+            preferred = metadata.routes(set_id).get(metadata.sets[set_id].preferred)
+            who = leader.node_id if leader.node_id == preferred else "another than it should be"
+            self._notes.setdefault(self._name(metadata, set_id), []).append(
+                f"  {self._name(metadata, set_id)} is led by {who}"
+            )
+        for _, lines in sorted(self._notes.items()):
+            self.trace += lines
+        self._notes.clear()
 
     def _metadata(self) -> Cluster | None:
         leader = self.cluster.metadata_leader()
@@ -264,6 +285,7 @@ class Stage:
     def do_show(self, what: str) -> None:
         """Every replica of a set, once the latest has reached those who can be reached."""
         self.do_run("300")
+        self.flush()
         metadata = self._metadata()
         assert metadata is not None
         set_id = CLUSTER_SET if what == "metadata" else self._set(what)
@@ -301,6 +323,7 @@ def played(text: str) -> str:
                 lines.append("")
         elif line.startswith(RULE):
             assert stage is not None
+            stage.flush()
             lines += [RULE, *stage.trace]
             stage.trace = []
             expecting = True
