@@ -80,7 +80,8 @@ class _Caller:
             raise RestFailed(type(error).__name__) from error
         if reply.status != 200:
             self.close()  # somebody else may know better
-            kind = json.loads(content).get("type", "") if content[:1] == b"{" else ""
+            problem = json.loads(content) if content[:1] == b"{" else {}
+            kind = problem.get("details", {}).get("error") or problem.get("type", "")
             raise RestFailed(f"{reply.status} {kind}")
         return json.loads(content)
 
