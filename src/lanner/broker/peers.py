@@ -410,7 +410,10 @@ class Peers:
             raise ConnectionLost(f"broker {node_id[:8]} is not known here")
         try:
             async with asyncio.timeout(max(timeout_ms, 1) / 1_000):
-                link = await peer.call_link()
+                try:
+                    link = await peer.call_link()
+                except ConflictError as error:  # whoever listens there is another one: no business of who asked
+                    raise ConnectionLost(error.message, **error.details) from error
                 return await link.request(command, control, bulk)
         except TimeoutError:
             raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None

@@ -272,6 +272,17 @@ async def test_leaders_are_known_by_hearing_and_an_older_term_does_not_count() -
         assert peers.leaders == {}
 
 
+async def test_leadership_may_not_go_to_a_broker_that_has_said_it_stops() -> None:
+    async with pair(Other()) as (_, peers):
+        assert not peers.may_lead("other") and peers.may_lead("own")
+        peers.heard("other", Pulse(1), ())
+        assert peers.may_lead("other")
+        peers.heard("other", Pulse(1, leaving=True), ())
+        assert not peers.may_lead("other") and peers.is_alive("other")
+        peers.heard("other", Pulse(1), ())  # it has started again
+        assert peers.may_lead("other")
+
+
 async def test_a_broker_that_falls_silent_is_noticed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ALIVE_SECONDS", 0.05)
     async with pair(Other()) as (_, peers):
@@ -344,6 +355,8 @@ async def test_another_node_at_the_address_is_not_talked_to() -> None:
     async with pair(Other(node_id="stranger")) as (home, peers):
         with pytest.raises(ConflictError, match="answers as node stranger, where node other is expected"):
             await peers.dial("other", bulk=False)
+        with pytest.raises(ConnectionLost, match="answers as node stranger"):  # to who asks, it is just not there
+            await peers.call("other", Command.PING, Empty(), timeout_ms=5_000)
         peers.send("other", 1, APPEND)
         await until(lambda: home.lost == [(1, 2)])
 
