@@ -43,7 +43,7 @@ def node_with(recorded: Founding | None = None, **settings: Any) -> Any:
         directory=Directory(None if recorded is None else encode_record(recorded)),
         steward=None,
         engine=SimpleNamespace(replicas={}, cluster=SimpleNamespace(brokers={}), ledger=SimpleNamespace(sets=dict)),
-        peers=SimpleNamespace(leaders={}, is_alive=lambda node_id: node_id == "alive"),
+        peers=SimpleNamespace(leaders={}, known=["alive"], is_alive=lambda node_id: node_id == "alive"),
     )
 
 

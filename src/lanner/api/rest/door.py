@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.config import Config
@@ -27,6 +28,7 @@ HEAD_BYTES_MAX: Final = 64 * limits.KIB
 IDLE_SECONDS: Final = 75
 WRITE_DEADLINE_SECONDS: Final = 30.0
 UNREAD_BYTES_MAX: Final = 256 * limits.MIB
+LINGER_SECONDS: Final = 1.0
 _BACKLOG: Final = 1_024
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable", 429: b"Too Many Requests"}
 
@@ -49,6 +51,7 @@ class JoiningTransport(asyncio.Transport):
         super().__init__()
         self._transport = transport
         self._held = b""
+        self.closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._held:
@@ -66,11 +69,23 @@ class JoiningTransport(asyncio.Transport):
         self.flush()
         self._transport.close()
 
+    def last_words(self) -> None:
+        """Write what is held and close only this half: a socket that closes over unread bytes resets the connection,
+        and the reset can overtake the answer. The other half follows when the peer closes, or a moment later."""
+        self.flush()
+        self.closing = True
+        if not self._transport.can_write_eof():  # TLS
+            self._transport.close()
+            return
+        with suppress(OSError):  # the peer was faster
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
     def abort(self) -> None:
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.closing or self._transport.is_closing()
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size()
@@ -179,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
         )
         self.transport.write(head + answer.body)
-        self.transport.close()
+        self._joining.last_words()
 
 
 class RestDoor:
