@@ -230,7 +230,7 @@ class ForwardedPolls(ForwardedSettles):
                 if lane >= wanted.min_priority:
                     ranked.append((lane, node_id))
         taken.promised = bool(ranked) and not repeating
-        left: list[int] = []  # what those have left that may not be asked twice
+        left: list[int] = []  # what those have left that are not asked again: messages keep coming, and a poll must end
         for _ in range(_STEPS_MAX):
             if not ranked or taken.full:
                 break
@@ -243,10 +243,10 @@ class ForwardedPolls(ForwardedSettles):
                 missing = error
                 continue
             taken.add(result)
-            if wanted.sequence >= 0:
+            if wanted.sequence < 0 and wanted.min_priority <= result.priority < floor and result.batches:
+                ranked.append((result.priority, node_id))  # it had more, but others had better
+            else:
                 left.append(result.priority)
-            elif result.priority >= wanted.min_priority and result.batches:
-                ranked.append((result.priority, node_id))
         taken.priority = max([-1, *left, *(lane for lane, _ in ranked)])
         return missing
 

@@ -198,7 +198,9 @@ class Poller:
             if polled.batches:
                 max_messages -= sum(one.count for batch in polled.batches for one in batch.ranges)
                 bytes_left -= len(reply.bulk)
-                if polled.priority >= 0:
+                if 0 <= polled.priority < others:
+                    # Left for later because others had better. What came in meanwhile waits for the next round: while
+                    # messages keep coming, this one would never end.
                     urgent[session] = polled.priority
         return replies
 

@@ -49,6 +49,23 @@ async def test_among_equals_it_is_each_brokers_turn(cluster: Any) -> None:
     assert {value: taken.count(value) for value in taken} == {b"0": 10, b"1": 10, b"2": 10}
 
 
+async def test_a_poll_ends_although_messages_keep_coming(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"first")
+    lease = cluster.lease
+
+    def and_another(poll: Any) -> Any:
+        answer = lease(poll)
+        for partition in poll.partitions:
+            cluster.add(partition, 4, b"next")
+        return answer[0].__class__(answer[0].batches, False, 4), answer[1]
+
+    monkeypatch.setattr(cluster, "lease", and_another)
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        assert (await consumer.poll(100, wait_ms=0)).values() == [b"first"] * 3
+    assert total(cluster, Command.POLL) == 3
+
+
 async def test_one_broker_that_leads_everything_is_polled_and_waits(cluster: Any) -> None:
     cluster.leaders[:] = ["n2", "n2", "n2"]
     cluster.add(1, 4, b"a")
