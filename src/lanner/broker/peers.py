@@ -51,6 +51,8 @@ class Home(Protocol):
     def node_id(self) -> str: ...
     @property
     def hello(self) -> PeerHello: ...
+    @property
+    def seeds(self) -> Sequence[Address]: ...
     def addresses_of(self, node_id: str) -> Sequence[Address]: ...
     def unreachable(self, set_id: int, replica_id: int) -> None: ...
 
@@ -292,7 +294,11 @@ class Peers:
     async def dial(self, node_id: str, *, bulk: bool) -> ClientLink:
         """A connection to that broker, whichever of its addresses answers in its name."""
         problem: LannerError = ConnectionLost(f"where broker {node_id[:8]} is reached is not known yet")
-        for host, port in self.addresses_of(node_id):
+        addresses = self.addresses_of(node_id)
+        if not any(map(self.is_alive, self._peers)):
+            # All may have moved since they last spoke: then they are where the operator says now.
+            addresses += [seed for seed in self.home.seeds if seed not in addresses]
+        for host, port in addresses:
             try:
                 return await self._dial_at(node_id, host, port, bulk=bulk)
             except LannerError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -231,12 +231,13 @@ class Place:
                 found.append(broker.addresses.get("native", ""))
         if self.founding is not None:
             found += [one.addresses.get("native", "") for one in self.founding.founders if one.node_id == node_id]
-        if not any(map(self._node.peers.is_alive, self._node.peers.known)):
-            # All may have moved since they last spoke: they are where the operator says now. Who answers is checked.
-            own = self.registration.addresses.get("native", "")
-            found += [seed for seed in self._node.settings.seeds if seed != own]
-        addresses = [_parsed(text) for text in found]
-        return [address for address in addresses if address is not None]
+        return _parsed_all(found)
+
+    @property
+    def seeds(self) -> list[Address]:
+        """Where the operator says that brokers are, this one left out. Who is there is not known."""
+        own = self.registration.addresses.get("native", "")
+        return _parsed_all([seed for seed in self._node.settings.seeds if seed != own])
 
     def unreachable(self, set_id: int, replica_id: int) -> None:
         replica = self._node.engine.replicas.get(set_id)
@@ -260,6 +261,11 @@ class Place:
         if gossip is None or not node.peers.is_alive(gossip[1]) or gossip[1] == self.node_id:
             return ""
         return gossip[1]
+
+
+def _parsed_all(texts: Iterable[str]) -> list[Address]:
+    addresses = map(_parsed, texts)
+    return [address for address in addresses if address is not None]
 
 
 def _parsed(text: str) -> Address | None:

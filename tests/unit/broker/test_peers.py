@@ -35,6 +35,10 @@ class Home:
         self.where: dict[str, list[Address]] = {}
         self.lost: list[tuple[int, int]] = []
 
+    @property
+    def seeds(self) -> Sequence[Address]:
+        return ()
+
     def addresses_of(self, node_id: str) -> Sequence[Address]:
         return self.where.get(node_id, [])
 
