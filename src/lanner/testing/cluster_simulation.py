@@ -14,17 +14,14 @@ from typing import Final
 from lanner.broker import installs, snapshots
 from lanner.broker.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, Cluster, encode_create_topic
-from lanner.errors import StorageDamaged
 from lanner.model import Retention, TopicSettings
 from lanner.partition import Partition
-from lanner.testing.checkers import judge
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_troubles import Troubles
 from lanner.testing.history import Crashed, Ended, Stored
-from lanner.testing.queue_model import Violation
 from lanner.testing.sim_broker import Broken
 from lanner.testing.sim_cluster import SimCluster
-from lanner.testing.simulator import Report, place_of, rules_of
+from lanner.testing.simulator import Report, rules_of, run_and_judge
 from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, name_of
 
 CLUSTER_EVENTS: Final = 5_000
@@ -70,19 +67,7 @@ def _simulate(seed: int, events: int, nodes: int) -> Report:
     simulation = ClusterSimulation(seed, events, nodes)
     cluster = simulation.cluster
     report = Report(seed, history=cluster.history)
-    try:
-        simulation.run()
-        report.violations = judge(cluster.history)
-    except Broken as broken:
-        cluster.traffic.give_up()
-        report.violations = [broken.violation, *judge(cluster.history)]
-    except StorageDamaged as error:
-        report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
-    except AssertionError as error:
-        report.violations = [Violation("invariant broken", CLUSTER_SET, f"{error} ({place_of(error)})")]
-    except Exception as error:  # whatever comes out of a broker by itself is a broken rule too
-        text = f"{type(error).__name__}: {error} ({place_of(error)})"
-        report.violations = [Violation("broker broke down", CLUSTER_SET, text)]
+    run_and_judge(report, simulation.run, cluster.traffic.give_up)
     report.events = cluster.events
     report.totals = simulation.totals()
     return report

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -54,22 +55,27 @@ def simulate(seed: int, events: int = EVENTS) -> Report:
     """Run one seed to its end, or to the first rule that the broker itself is seen to break."""
     simulation = Simulation(seed, events)
     report = Report(seed, history=simulation.history)
-    try:
-        simulation.run()
-        report.violations = judge(simulation.history)
-    except Broken as broken:
-        simulation.traffic.give_up()
-        report.violations = [broken.violation, *judge(simulation.history)]
-    except StorageDamaged as error:
-        report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
-    except AssertionError as error:
-        report.violations = [Violation("invariant broken", CLUSTER_SET, str(error) or place_of(error))]
-    except Exception as error:  # whatever comes out of the broker by itself is a broken rule too
-        text = f"{type(error).__name__}: {error} ({place_of(error)})"
-        report.violations = [Violation("broker broke down", CLUSTER_SET, text)]
+    run_and_judge(report, simulation.run, simulation.traffic.give_up)
     report.events = simulation.events
     report.totals = simulation.totals()
     return report
+
+
+def run_and_judge(report: Report, run: Callable[[], None], give_up: Callable[[], None]) -> None:
+    """Run to the end, or to the first rule that is seen to be broken, and judge what clients were told until then."""
+    try:
+        run()
+        report.violations = judge(report.history)
+    except Broken as broken:
+        give_up()
+        report.violations = [broken.violation, *judge(report.history)]
+    except StorageDamaged as error:
+        report.violations = [Violation("broker refuses its own disk", CLUSTER_SET, error.message)]
+    except AssertionError as error:
+        report.violations = [Violation("invariant broken", CLUSTER_SET, f"{error} ({place_of(error)})")]
+    except Exception as error:  # whatever comes out of a broker by itself is a broken rule too
+        text = f"{type(error).__name__}: {error} ({place_of(error)})"
+        report.violations = [Violation("broker broke down", CLUSTER_SET, text)]
 
 
 def place_of(error: Exception) -> str:
