@@ -306,7 +306,8 @@ class Steward:
             for member in silent:
                 node.report_unreachable(member)
             if silent:
-                if node.leader_id in silent:
+                # Whom it follows, or whom it has just voted for: that election ends with nobody.
+                if (node.leader_id or node.vote) in silent:
                     node.leader_silent()
                 self.engine.wake(set_id)
 

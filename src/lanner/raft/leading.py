@@ -370,6 +370,8 @@ class Leadership:
     # ------------------------------------------------------------------ what the driver reports
 
     def unreachable(self, peer: int) -> None:
+        if peer == self.transferee:
+            self.transferee = 0  # nobody takes over there: proposals need not wait
         progress = self.progress.get(peer)
         if progress is not None:
             progress.heard = False

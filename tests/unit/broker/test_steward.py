@@ -827,3 +827,23 @@ def test_callers_of_a_replica_that_moved_away_are_sent_on() -> None:
     assert told == ["look again"]
     error = steward_module._why_gone(flock.metadata, set_id)
     assert isinstance(error, NotLeader)
+
+
+def test_who_voted_for_a_broker_that_dies_does_not_wait_for_it_to_lead() -> None:
+    flock = Flock()
+    (set_id,) = flock.create_topic("orders")
+    flock.publish(set_id, b"x")
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    heir, third = (broker for broker in flock.up() if broker is not leader)
+    flock.lost = lambda at, message: at == set_id and message.kind == MessageKind.VOTE_REPLY
+    leader.replica(set_id).node.transfer(heir.replica(set_id).node.node_id)
+    leader.engine.wake(set_id)
+    flock.settle()
+    node = leader.replica(set_id).node
+    assert (node.leader_id, node.vote) == (0, heir.replica(set_id).node.node_id)
+    heir.stop()
+    leader.steward.peer_silent(third.node_id)
+    assert node.elapsed_ticks < node.config.election_ticks
+    leader.steward.peer_silent(heir.node_id)
+    assert node.elapsed_ticks == node.config.election_ticks

@@ -246,6 +246,16 @@ def test_a_hand_over_is_given_up_after_an_election_timeout() -> None:
     node.propose(b"y")
 
 
+def test_a_hand_over_to_one_that_cannot_be_reached_ends_at_once() -> None:
+    node, _log = make_leader_of_three()
+    node.transfer(2)
+    node.report_unreachable(3)
+    assert node.transferee == 2
+    node.report_unreachable(2)
+    assert node.transferee == 0
+    node.propose(b"y")
+
+
 def test_only_another_voter_can_be_handed_to() -> None:
     node, _ = make_leader_of_three()
     node.transfer(1)
