@@ -176,7 +176,7 @@ class Brokers:
                     self._drop(node_id)
 
     def learn_one(self, node_id: str, address: str) -> None:
-        """One more broker, named by a hint."""
+        """A broker named by a hint: whoever gives it has heard that broker, so it is tried again at once."""
         if not address or len(self._known) >= 2 * limits.BROKERS_MAX:
             return
         try:
@@ -186,6 +186,7 @@ class Brokers:
         session = self._sessions.get(node_id)
         if session is not None:
             _add_address(session, self._known[node_id])
+            session.hurry()
 
     def to(self, node_id: str) -> Session | None:
         """The session with this broker, which may still be on its way; None: nobody knows that broker."""

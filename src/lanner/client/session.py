@@ -129,7 +129,7 @@ class Session:
         self._waiters: list[asyncio.Future[None]] = []  # for it to be up, or not to be
         self._last_failure: LannerError | None = None
         self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
-        self._pausing: asyncio.Future[None] | None = None  # between attempts to connect
+        self._hurried = asyncio.Event()  # since the last attempt to connect began
         self._probe: asyncio.Future[Reply] | None = None
         self._probed_at = 0.0
         self._closed = False
@@ -244,19 +244,20 @@ class Session:
                 self._notify()
             pause_s = PAUSE_S
             while not self.is_up:
+                self._hurried.clear()
                 try:
                     await self._connect()
                 except LannerError:
                     self._notify()
                     await asyncio.sleep(PAUSE_S * (0.5 + random.random()))
-                    self._pausing = self._loop.create_future()
-                    await asyncio.wait([self._pausing], timeout=(pause_s - PAUSE_S) * (0.5 + random.random()))
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout((pause_s - PAUSE_S) * (0.5 + random.random())):
+                            await self._hurried.wait()
                     pause_s = min(PAUSE_S_MAX, pause_s * 2)
 
     def hurry(self) -> None:
         """Others say that the broker is there: try again without waiting longer."""
-        if self._pausing is not None and not self._pausing.done():
-            self._pausing.set_result(None)
+        self._hurried.set()
 
     async def close(self) -> None:
         """Hang up; whatever is still in flight fails."""

@@ -10,6 +10,7 @@ import pytest
 
 import lanner
 from lanner.client import brokers as brokers_module
+from lanner.client import session as session_module
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.errors import ConnectionLost, NotLeader, ServiceUnavailable
@@ -211,6 +212,26 @@ async def test_a_hint_is_taken_without_asking(cluster: Any) -> None:
     assert noticed == ["t"]
     await asyncio.sleep(0.05)
     assert len(cluster.brokers["n1"].of(Command.METADATA)) == asked
+    await closed(brokers, routing)
+
+
+async def test_a_broker_named_by_a_hint_is_tried_again_at_once(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "PAUSE_S_MAX", 600.0)
+    cluster.leaders[1] = "n3"
+    brokers, routing = await opened(cluster.brokers["n1"].address)
+    await routing.route("t")
+    second, broker = brokers.to("n2"), cluster.brokers["n2"]
+    assert second is not None
+    await second.wait_until_tried(asyncio.get_running_loop().time() + 3)
+    await broker.stop()
+    tried: list[bool] = []
+    brokers.on_lost.append(lambda session: tried.append(session is second))
+    while len(tried) < 15:  # each pause is twice as long as the one before
+        second.hurry()
+        await asyncio.sleep(0.005)
+    await broker.restart()
+    routing.failed("t", 0, brokers.to("n1"), NotLeader(leader="n2", address=broker.address))
+    await broker.until(lambda: second.is_up)
     await closed(brokers, routing)
 
 
