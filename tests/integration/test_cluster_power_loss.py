@@ -37,6 +37,8 @@ def disks(tmp_path: Path) -> Iterator[list[PulledPlug]]:
 
 def lose_power(cluster: ClusterProcess, disks: list[PulledPlug]) -> None:
     """All plugs at once, then everything from the beginning."""
+    for number in cluster.brokers:
+        cluster.pause(number)
     for disk in disks:
         disk.pull()
     for number in cluster.brokers:
@@ -66,7 +68,10 @@ async def promises_broken(tmp_path: Path, disks: list[PulledPlug], rounds: int, 
         await workload.stop_publishing()
         await workload.stop_consuming()
         assert workload.acknowledged > 50, "too little was published to show anything"
-        return await workload.broken_promises(drained=False)
+        broken = await workload.broken_promises(drained=False)
+        if broken:
+            workload.history.save(tmp_path / "history.jsonl")
+        return broken
     finally:
         await workload.close()
         cluster.close()

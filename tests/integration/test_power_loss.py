@@ -47,6 +47,7 @@ async def promises_broken_by_power_loss(disk: PulledPlug, rounds: int, plants: t
         workload.start()
         for _ in range(rounds):
             await asyncio.sleep(1.0)
+            await asyncio.to_thread(broker.pause)
             disk.pull()
             await asyncio.to_thread(broker.kill)
             workload.crashed()

@@ -8,6 +8,7 @@ line does not offer, or a planted fault.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -26,6 +27,8 @@ from typing import IO, Any
 POLL_SECONDS = 0.01
 HOST = "127.0.0.1"
 _PORTS = 20_000, 32_000
+_PAUSE_SECONDS = 5.0
+_STILL = {"T", "t", "D", "X", "Z"}
 
 
 class BrokerNeverReady(Exception):
@@ -152,8 +155,17 @@ class BrokerProcess:
         return self.exit_code
 
     def pause(self) -> None:
-        """SIGSTOP: it stands still, with its connections open, and does not know it."""
+        """SIGSTOP: it stands still, with its connections open, and does not know it.
+
+        Returns when none of its threads can do anything any more. One that the disk keeps waiting counts as well: it
+        will stop before it hears the answer.
+        """
         os.kill(self.pid, signal.SIGSTOP)
+        ends = time.monotonic() + _PAUSE_SECONDS
+        while self._thread_states() - _STILL and time.monotonic() < ends:
+            time.sleep(0.001)
+        if moving := self._thread_states() - _STILL:
+            raise AssertionError(f"threads of broker {self.pid} still run: {moving}")
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -203,6 +215,14 @@ class BrokerProcess:
             except OSError:  # the thread has ended
                 continue
             found[int(folder.name)] = int(told["syscw"]), int(told["wchar"])
+        return found
+
+    def _thread_states(self) -> set[str]:
+        """As in proc(5): R runs, S sleeps, D waits for the disk, T is stopped."""
+        found = set()
+        for folder in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                found.add((folder / "stat").read_text().rpartition(")")[2].split()[0])
         return found
 
     def disk_bytes(self) -> int:
