@@ -7,6 +7,10 @@ median of its own and those of the brokers it hears. A minority of wrong clocks 
 
 What a broker said is kept with the moment of a steady clock, so that a jump of the own clock does not drag the others
 along. Of an even number the lower median counts: too early is the mistake that passes.
+
+A broker that has just started has heard nobody, and what it decided then could not be taken back. So a leader decides
+and appends only when it knows as many clocks as its set has votes to win (`known`, see `Replica.leads`). Pulses come on
+the same line as votes and several times a second: whoever was elected does not wait for long.
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ class LeaderClock:
         if node_id in self._others or len(self._others) < limits.BROKERS_MAX:
             self._others[node_id] = their_ms - self._steady_ms()
             self._bound()
+
+    def known(self) -> int:
+        """How many clocks are known here, the own one among them."""
+        return len(self._others) + 1
 
     def forget(self, node_id: str) -> None:
         """That broker is no longer heard."""

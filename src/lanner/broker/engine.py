@@ -85,6 +85,7 @@ class Engine:
         *,
         rng: Random,
         now_ms: Callable[[], int],
+        clocks: Callable[[], int] | None = None,
         cache_bytes: int = 64 * limits.MIB,
         tail_entries: int = TAIL_ENTRIES,
         tail_bytes_max: int = TAIL_BYTES_MAX,
@@ -100,6 +101,7 @@ class Engine:
         self.entries_committed = 0
         self._rng = rng
         self._now_ms = now_ms
+        self._clocks = clocks  # of how many brokers the clocks are behind that; None: its word is enough
         self._dirty: dict[int, Replica] = {}
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
         self._saving: SaveJob | None = None
@@ -152,7 +154,8 @@ class Engine:
             uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX,
             tells_commits=set_id == CLUSTER_SET,  # every broker acts on the metadata; of a partition only its leader
         )
-        replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine, self._load_here)
+        clocks = None if set_id == CLUSTER_SET else self._clocks
+        replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine, self._load_here, clocks)
         self.replicas[set_id] = replica
         if not changes and members == (frozenset({seat.replica_id}), frozenset()):
             replica.node.campaign()
@@ -281,7 +284,10 @@ class Engine:
         dirty, self._dirty = self._dirty, {}
         for set_id, replica in dirty.items():
             if replica.undecided:
-                replica.decide(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+                if replica.leads:
+                    replica.decide(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+                else:
+                    self._dirty[set_id] = replica  # until it can tell the time
             self._take_ready(replica)
             if replica.unstored:
                 self._rest.wake(replica)
@@ -386,7 +392,7 @@ class Engine:
         while self._due and self._due[0][0] <= now_ms:
             _, set_id = heappop(self._due)
             due = self.replicas.get(set_id)
-            if due is not None and due.leads:
+            if due is not None and due.node.own_term_applied:
                 self.ask(set_id, Tick(), self._ticked(due))
 
     def _ticked(self, replica: Replica) -> OnAnswer:

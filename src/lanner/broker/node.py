@@ -108,7 +108,9 @@ class Node:
                 "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes_cut
             )
         rng = Random(os.urandom(16))
-        self.engine = Engine(ledger, files, rng=rng, now_ms=self.now_ms, cache_bytes=settings.cache_bytes)
+        self.engine = Engine(
+            ledger, files, rng=rng, now_ms=self.now_ms, clocks=self.clock.known, cache_bytes=settings.cache_bytes
+        )
         self.saving = Saving(
             self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )

@@ -5,7 +5,8 @@ engine, and applies what has committed. Two rules of the design live here:
 
 - *Appends pipeline freely.* Each waits under its log index for the moment it applies.
 - *One decision is in flight.* While it is, questions gather; when it has applied, all of them are decided in one
-  pass and proposed as one record. A leader asks its machine for a decision only after its own first entry applied.
+  pass and proposed as one record. A leader asks its machine for a decision only after its own first entry applied, and
+  after it has heard what time others have.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class Replica:
     """A machine, its Raft node, and those who wait for either."""
 
     __slots__ = (
+        "_clocks",
         "_decision",
         "_load",
         "_questions",
@@ -93,7 +95,14 @@ class Replica:
         "watchers",
     )
 
-    def __init__(self, set_id: int, node: RaftNode, machine: Machine, load: Load | None = None) -> None:
+    def __init__(
+        self,
+        set_id: int,
+        node: RaftNode,
+        machine: Machine,
+        load: Load | None = None,
+        clocks: Callable[[], int] | None = None,
+    ) -> None:
         self.set_id = set_id
         self.node = node
         self.machine = machine
@@ -106,6 +115,7 @@ class Replica:
         self.closed = False
         self.unapplied_bytes = 0
         self._load = Load() if load is None else load  # of which this replica's is a part
+        self._clocks = clocks  # how many are known on this broker; None: no time matters to this machine
         self._saved_members: Membership | None = None
         self._waiting: dict[int, tuple[OnApplied, int]] = {}
         self._questions: list[Question] = []
@@ -119,8 +129,12 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """Whether it may decide: leader, with its own first entry applied."""
-        return self.node.own_term_applied
+        """Whether it may decide: leader, with its own first entry applied, and as many clocks known as it takes votes.
+
+        A machine's time never goes back. One broker with a wrong clock must not set it alone, just because it leads.
+        """
+        node = self.node
+        return node.own_term_applied and (self._clocks is None or self._clocks() >= node.quorum)
 
     @property
     def has_peers(self) -> bool:
@@ -134,7 +148,8 @@ class Replica:
 
     @property
     def undecided(self) -> bool:
-        return bool(self._questions) and self._decision is None and self.leads
+        """Whether questions wait for a decision; it can be made once this replica `leads`."""
+        return bool(self._questions) and self._decision is None and self.node.own_term_applied
 
     # ------------------------------------------------------------------ calls
 

@@ -154,6 +154,7 @@ class ClusterBroker(SimBroker):
             self.disk.files,
             rng=self.rng,
             now_ms=self.leader_ms,
+            clocks=self.leader_clock.known,
             cache_bytes=8_192,
             tail_entries=bounds.tail_entries,
             tail_bytes_max=bounds.tail_bytes,

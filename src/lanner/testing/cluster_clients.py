@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final, cast
 
 from lanner.broker.engine import CLUSTER_SET
+from lanner.errors import NotLeader
 from lanner.partition import BatchRef, CommitOffset, Partition, encode_append
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import ClusterBroker
@@ -103,6 +104,8 @@ class ClusterTraffic(Traffic):
 
     def _append(self, set_id: int, data: bytes, on_applied: Callable[[Any], None]) -> None:
         def begin(broker: ClusterBroker, told: Told) -> None:
+            if not broker.engine.replica(set_id).leads:  # as every publish is refused until then
+                raise NotLeader("it does not lead yet")
             payload = encode_append(broker.leader_ms(), data)
             broker.engine.propose(set_id, payload, lambda result: told(result, 0))
 

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from lanner import batch
+from lanner.broker.clock import LeaderClock
 from lanner.broker.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replica import Replica
 from lanner.broker.snapshots import Piece, Reply, decode, encode
@@ -43,6 +44,7 @@ class Broker:
         self.files, self.table = MemoryFiles(), MemoryTable()
         self.lives = 0
         self.up = False
+        self.ahead_ms = 0  # how wrong its clock is
 
     def start(self) -> None:
         self.lives += 1
@@ -50,12 +52,22 @@ class Broker:
         rng = Random(f"{self.node_id}/{self.lives}/{self.flock.seed}")
         ledger = Ledger.recover(self.files, self.table, random_bytes=rng.randbytes, segment_bytes=1 << 16)
         flock = self.flock
+        self.clock = LeaderClock(self.own_ms, lambda: flock.now_ms)
         self.engine = Engine(
-            ledger, self.files, rng=rng, now_ms=lambda: flock.now_ms, tail_entries=flock.tail_entries, cache_bytes=1
+            ledger,
+            self.files,
+            rng=rng,
+            now_ms=self.clock.now_ms,
+            clocks=self.clock.known,
+            tail_entries=flock.tail_entries,
+            cache_bytes=1,
         )
         self.steward = Steward(self.engine, self.node_id, self.seat, self.nodes)
         self.steward.founding = flock.founding
         self.steward.open_metadata()
+
+    def own_ms(self) -> int:
+        return self.flock.now_ms + self.ahead_ms
 
     def stop(self) -> None:
         """Pull the plug."""
@@ -110,6 +122,7 @@ class Flock:
         self.lost: Callable[[int, Message], bool] = lambda set_id, message: False
         self.sent: list[tuple[int, Message]] = []  # everything that arrived, while `watching`
         self.watching = False
+        self.timeless = False  # nobody hears what time it is elsewhere
         self.unheard: dict[tuple[str, str], int] = {}  # (by whom, who) → for how many ticks
         nodes = {number: f"node-{name}" for number, name in enumerate(names, start=1)}
         registrations = [Registration(name, f"node-{name}", {"native": f"{name}:7400"}) for name in names]
@@ -190,12 +203,14 @@ class Flock:
             self.settle()
 
     def _listen(self) -> None:
-        """Everybody notices who has not been heard for a while, as pulses would have it."""
+        """As pulses would have it: others' clocks are heard, and who has not been heard for a while is noticed."""
         for broker in self.up():
             for other in self.brokers.values():
                 key = (broker.node_id, other.node_id)
                 if self.is_alive(other.node_id, broker.node_id):
                     self.unheard.pop(key, None)
+                    if other is not broker and not self.timeless:
+                        broker.clock.observe(other.node_id, other.own_ms())
                     continue
                 self.unheard[key] = self.unheard.get(key, 0) + 1
                 if self.unheard[key] == SILENT_TICKS:

@@ -88,6 +88,11 @@ def test_a_broker_that_is_no_longer_heard_does_not_count() -> None:
     assert clocks.error_ms() == 0
 
 
+def test_the_own_clock_is_one_of_those_that_are_known() -> None:
+    assert Clocks().leader.known() == 1
+    assert Clocks(0, b=0, c=0).leader.known() == 3
+
+
 def test_no_more_clocks_are_kept_than_there_may_be_brokers() -> None:
     clock = LeaderClock(lambda: TRUE_MS)
     for number in range(limits.BROKERS_MAX):
