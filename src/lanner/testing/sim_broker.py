@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any, Final
 
@@ -206,8 +207,7 @@ class SimBroker:
             try:
                 journal.perform(self._commit, self.disk.files)
             except StorageFull:  # the same record goes to the same position once there is room
-                self.disk.write_room_bytes = None
-                self.counts["disk_full"] += 1
+                self.make_room()
                 return True
             self._performed = True
             return True
@@ -215,6 +215,11 @@ class SimBroker:
         self.commits.append((commit.file, commit.offset, commit.size))
         self.engine.committed(commit)
         return True
+
+    def make_room(self) -> None:
+        """Somebody was told that the disk is full, and has seen to it."""
+        self.disk.write_room_bytes = None
+        self.counts["disk_full"] += 1
 
     def step_work(self, name: str) -> bool:
         """Go on with, or begin, some background work: save, rewrite or prepare."""
@@ -289,8 +294,7 @@ class SimBroker:
                 try:
                     rewrite.write(files, self.engine.transform)
                 except StorageFull:  # repeat it when there is room, or give up: what was copied counts
-                    self.disk.write_room_bytes = None
-                    self.counts["disk_full"] += 1
+                    self.make_room()
                     if self.rng.random() < 0.5:
                         ledger.rewritten(rewrite)
                         return
@@ -331,7 +335,8 @@ class SimBroker:
     def write_without_sync(self) -> None:
         """Let a commit that was begun reach the disk's cache and no further, so that a crash may tear it."""
         if self._commit is not None and not self._performed and self._commit.create is None:
-            self.disk.files.write(self._commit.file, self._commit.offset, self._commit.buffers)
+            with suppress(StorageFull):  # then a part of it has
+                self.disk.files.write(self._commit.file, self._commit.offset, self._commit.buffers)
 
     def proven_records(self) -> list[tuple[int, int, int]]:
         """Durable records that a restart must replay, and whose loss a later record would betray."""

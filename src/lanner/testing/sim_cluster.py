@@ -18,7 +18,7 @@ from typing import Final
 from lanner.broker.engine import CLUSTER_SET, Seat
 from lanner.cluster import BrokerState, Registration, encode_found_cluster
 from lanner.cluster.values import METADATA_VOTERS_MAX
-from lanner.errors import StorageFailed
+from lanner.errors import StorageFailed, StorageFull
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import PULSE, Bounds, BrokerClock, ClusterBroker, Place
 from lanner.testing.cluster_calls import ANSWER, CALL, CLIENT, Calls
@@ -138,6 +138,10 @@ class SimCluster:
         except (PowerLost, StorageFailed):
             broker.up = True
             self.crash(broker)
+        except StorageFull:  # a start ends with that, as a real one does, and is made again when there is room
+            broker.up = True
+            broker.make_room()
+            self.crash(broker, power=False)
 
     def retire(self, broker: ClusterBroker) -> None:
         """Switch a broker off for good: it was removed, or its disk is gone."""

@@ -155,3 +155,25 @@ def test_a_full_disk_only_delays_a_commit(small_rounds: None) -> None:
         ledger.commit_synced(commit)
     disk.crash(rng)
     assert broker.recover().state(1).last_index == 199
+
+
+def test_a_start_that_finds_no_room_to_cut_a_torn_tail_may_be_made_again() -> None:
+    rng = Random(6)
+    disk = SimDisk()
+    broker = Miniature(disk, rng)
+    broker.commit([], added=[1])
+    broker.commit([CommitItem(1, None, [broker.entry(1, 1, 1, payload_of(body=b"kept"))])])
+    commit = broker.ledger.begin_commit([CommitItem(1, None, [broker.entry(1, 2, 1, payload_of(body=b"y" * 400))])])
+    disk.write_room_bytes = 300
+    with pytest.raises(StorageFull):
+        perform(commit, disk.files)
+    for room in (0, 20, 100):  # each leaves another part of the tail
+        disk.write_room_bytes = room
+        with pytest.raises(StorageFull):
+            broker.recover()
+        disk.crash(rng)
+    disk.write_room_bytes = None
+    ledger = broker.recover()
+    assert ledger.state(1).last_index == 1
+    assert ledger.recovery.torn_bytes_cut > 0
+    assert broker.recover().recovery.torn_bytes_cut == 0

@@ -110,6 +110,20 @@ def test_a_full_disk_delays_a_commit_and_nothing_else(broker: SimBroker) -> None
     assert broker.counts["disk_full"] == 1
 
 
+def test_a_crash_may_tear_what_a_full_disk_took_of_a_commit(broker: SimBroker) -> None:
+    publish(broker, b"kept")
+    settle(broker)
+    publish(broker, b"lost")
+    broker.step_commit()
+    broker.disk.write_room_bytes = 10
+    broker.write_without_sync()
+    broker.disk.write_room_bytes = None
+    broker.kill()
+    broker.start()
+    assert values(broker) == [b"kept"]
+    assert broker.counts["torn_tails"] == 1
+
+
 def test_a_full_table_delays_a_save_and_nothing_else(broker: SimBroker) -> None:
     publish(broker, b"a")
     settle(broker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lanner.broker.engine import CLUSTER_SET
-from lanner.cluster import BrokerState
+from lanner.cluster import BrokerState, encode_rebalance
 from lanner.testing.clock import START_MS, SimClock
 from lanner.testing.cluster_broker import BrokerClock
 from lanner.testing.cluster_simulation import ClusterSimulation, simulate_cluster
@@ -90,6 +90,24 @@ def test_power_that_goes_during_the_start_is_another_crash() -> None:
     cluster.run_for(10_000)
     assert cluster.counts["crashes"] == 2
     assert broker.opened
+
+
+def test_a_start_that_finds_no_room_to_cut_the_torn_tail_is_made_again() -> None:
+    cluster = founded()
+    leader = cluster.metadata_leader()
+    assert leader is not None
+    cluster.run_until(lambda: not leader.busy, 1_000, "it never stops writing")
+    leader.propose_metadata(encode_rebalance(cluster.clock.now_ms()))
+    assert leader.step_commit()
+    leader.disk.write_room_bytes = 60
+    leader.write_without_sync()
+    cluster.crash(leader, power=False, down_ms=10)
+    leader.disk.write_room_bytes = 20
+    life = leader.life
+    cluster.run_for(10_000)
+    assert leader.opened
+    assert leader.life == life + 2
+    assert leader.counts["torn_tails"] == leader.counts["disk_full"] == 1
 
 
 def test_a_paused_broker_does_nothing_and_then_everything_that_waited() -> None:
