@@ -94,6 +94,7 @@ class Troubles:
             broker.disk.crash_in(None)
             broker.disk.sync_failures = 0
             broker.disk.write_room_bytes = None
+            broker.disk.table_full = False
             broker.own_clock.mend()
 
     # ------------------------------------------------------------------ whom
@@ -153,6 +154,7 @@ class Troubles:
         broker = self._victim()
         if broker is not None:
             broker.disk.write_room_bytes = self.rng.randrange(200)
+            broker.disk.table_full = True
         return broker is not None
 
     def _stop(self) -> bool:

@@ -95,7 +95,7 @@ class SimDisk:
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
-        self.write_room_bytes: int | None = None  # writes fail in the middle once so many bytes were written
+        self.write_room_bytes: int | None = None  # no new file, and writes fail in the middle, beyond so many bytes
         self.table_full = False
         self.sync_failures = 0  # so many of the next syncs fail
         self.sync_skipped = False
@@ -248,7 +248,8 @@ class SimFiles:
         power_goes = disk._begin("create", len(header))
         size = max(size, len(header))
         existing = disk._content.pop(file_id, None)
-        if disk._used_bytes + size > disk.capacity_bytes:
+        room = disk.write_room_bytes
+        if disk._used_bytes + size > disk.capacity_bytes or (room is not None and size > room):
             raise StorageFull(f"creating file {file_id}: no room for {size} bytes")
         disk._removed.pop(file_id, None)
         file = disk._content[file_id] = _File(named=existing is not None and existing.named)

@@ -309,7 +309,12 @@ class SimBroker:
         if preparation is None:
             return
         yield
-        perform_preparation(preparation, self.disk.files)
+        try:
+            perform_preparation(preparation, self.disk.files)
+        except StorageFull:  # no commit waits for it: asked for again later
+            self.make_room()
+            self.engine.ledger.preparation_failed(preparation)
+            return
         yield
         self.engine.ledger.prepared(preparation)
 

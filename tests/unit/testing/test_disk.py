@@ -189,6 +189,8 @@ def test_room_for_writes_can_end_in_the_middle_of_one(disk: SimDisk) -> None:
     with pytest.raises(StorageFull):
         disk.files.write(1, 64, [b"abc", b"defg"])
     assert disk.files.read(1, 64, 7) == b"abcde\x00\x00"
+    with pytest.raises(StorageFull):
+        disk.files.create(2, 64, b"")
     disk.write_room_bytes = None
     disk.files.write(1, 64, [b"abc", b"defg"])
     assert disk.files.read(1, 64, 7) == b"abcdefg"

@@ -110,6 +110,28 @@ def test_a_full_disk_delays_a_commit_and_nothing_else(broker: SimBroker) -> None
     assert broker.counts["disk_full"] == 1
 
 
+def test_a_full_disk_delays_a_segment_that_is_prepared_and_nothing_else(broker: SimBroker) -> None:
+    settle(broker)
+    ledger = broker.engine.ledger
+    known = set(ledger.files())
+    broker.disk.write_room_bytes = 100
+    while broker.step_work("prepare"):
+        pass
+    assert broker.counts["disk_full"] == 1
+    assert set(ledger.files()) == known
+    while broker.step_work("prepare"):
+        pass
+    assert len(ledger.files()) == len(known) + 1
+
+
+def test_a_commit_that_needs_a_new_segment_waits_for_room(broker: SimBroker) -> None:
+    broker.disk.write_room_bytes = 20_000
+    told = publish(broker, bytes(40_000))  # larger than a segment
+    settle(broker)
+    assert [answer.base_offset for answer in told] == [0]
+    assert broker.counts["disk_full"] == 1
+
+
 def test_a_crash_may_tear_what_a_full_disk_took_of_a_commit(broker: SimBroker) -> None:
     publish(broker, b"kept")
     settle(broker)
