@@ -14,15 +14,15 @@ RECORDED = {  # seeds of which at least one catches the planted bug
     "shorter-log-elected": (3, 4, 5, 8, 10),
     "vote-before-sync": (0, 1),
     "vote-lost-on-restart": (0, 2, 3),
-    "older-term-committed": (0, 4, 10, 18, 36),
+    "older-term-committed": (9, 10, 26, 27, 38),
     "committed-entries-truncated": (0, 8, 10, 12, 16),
     "ack-before-followers-sync": (0, 1),
     "stale-leader-decides": (2, 4, 7, 8, 10),
-    "membership-changed-early": (4, 7, 15, 25, 32),
+    "membership-changed-early": (26, 29, 37, 52, 66),
     "wiped-voter-votes": (1, 2, 3, 8, 17),
     "snapshot-forgets-membership": (0, 1, 2, 3),
     "decision-before-noop": (4, 7, 8, 9, 10),
-    "snapshot-of-two-moments": (4, 8, 18, 19, 22),
+    "snapshot-of-two-moments": (0, 4, 5, 16, 25),
     "half-built-install": (0, 1, 2, 3, 5),
 }
 
