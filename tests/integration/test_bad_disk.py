@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import lanner
+from lanner.broker.settings import BrokerSettings
 from lanner.errors import StorageFull
+from lanner.ledger import Ledger
+from lanner.server import Server
 from lanner.testing.process import BrokerProcess
 
 MIB = 1 << 20
@@ -128,3 +131,20 @@ def test_a_sync_that_the_kernel_fails_ends_the_broker(tmp_path: Path) -> None:
             tracer.terminate()
             tracer.wait()
         assert "StorageFailed" in broker.log_tail()
+
+
+async def test_a_start_that_finds_no_room_lets_go_of_its_folder_for_the_next_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = BrokerSettings(data=str(tmp_path / "data"), http="", native="", disk_reserve_bytes=0)
+
+    def no_room(*_given: object, **_named: object) -> Ledger:
+        raise StorageFull("cutting a torn tail: no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "recover", no_room)
+        with pytest.raises(StorageFull):
+            await Server(settings).start()
+    server = Server(settings)
+    await server.start()
+    await server.stop()

@@ -100,9 +100,13 @@ class Node:
         settings = self.settings
         self.directory = await self.in_saver(lambda: open_directory(settings.data))
         files, table = self.directory.files, self.directory.table
-        ledger = await self.in_saver(
-            lambda: Ledger.recover(files, table, random_bytes=os.urandom, segment_bytes=settings.segment_bytes)
-        )
+        try:
+            ledger = await self.in_saver(
+                lambda: Ledger.recover(files, table, random_bytes=os.urandom, segment_bytes=settings.segment_bytes)
+            )
+        except BaseException:
+            self.directory.close()  # unlocked, for another attempt
+            raise
         if ledger.recovery.torn_bytes_cut:
             log.warning(
                 "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes_cut
