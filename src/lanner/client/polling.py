@@ -5,9 +5,7 @@ It knows members, numbers and priorities; it refuses to know what a message is o
 Rules:
 - Where several brokers lead the topic's partitions, each is first asked for the most urgent lane it has something in
   (GLANCE, which leases nothing). The most urgent is polled, and only for what is at least as urgent as the best of
-  the others; then the next, while there is room.
-- Equals are polled together, each for its share; unless one of them had more than its share the last time. Then one
-  poll can be filled by one broker, and it is each one's turn.
+  the others; then the next, while there is room. Among equals it is each one's turn.
 - A glance that waits at a broker says that there is nothing: that broker is not asked again until it answers.
 - Every poll has a number. One whose answer was lost is repeated under its number, at whoever leads those partitions by
   then, so that its leases come back instead of running out.
@@ -69,17 +67,6 @@ class _Lost:
         self.since = since
 
 
-class _Asked(NamedTuple):
-    """A poll on its way."""
-
-    session: Session
-    sequence: int
-    partitions: list[int]
-    max_messages: int
-    since: float  # when it was asked first
-    answer: asyncio.Future[Outcome]
-
-
 class Poller:
     """The polls of one consumer, one at a time."""
 
@@ -102,7 +89,6 @@ class Poller:
         self._sequence = 0
         self._turn = random.randrange(1_000)
         self._lost: list[_Lost] = []
-        self._rich: set[Session] = set()  # who had more the last time than was asked for
         self._watched: dict[Session, tuple[int, ...]] = {}  # where a glance waits, and for which partitions
         self._seen: dict[Session, tuple[tuple[int, ...], int]] = {}  # what such a glance has just told
         self._news: asyncio.Future[None] | None = None
@@ -165,7 +151,8 @@ class Poller:
         leaders, orphans = self._routing.by_leader(topic, range(route.partitions) if chosen is None else chosen)
         if orphans:
             self._trouble = NotLeader(f"nobody leads partition {orphans[0]} of {topic} at present", sent=False)
-        await self._connected(list(leaders))  # what one has that is still being connected to may be the most urgent
+        for session in leaders:  # what one has that is still being connected to may be the most urgent
+            await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
         return leaders
 
     def _without(self, leaders: Leaders, answered: set[int]) -> Leaders:
@@ -194,48 +181,47 @@ class Poller:
         """One broker leads everything: it keeps the order of urgency by itself, and waits."""
         ((session, partitions),) = leaders.items()
         round_ms = _ROUND_SEVERAL_MS if self._brokers.are_several else ROUND_MS
-        await self._connected([session])
-        asked = self._ask(session, self._next(), partitions, max_messages, min(wait_ms, round_ms), rides=True)
-        await self._collect([asked], replies)
+        reply = await self._ask(session, self._next(), partitions, max_messages, min(wait_ms, round_ms), rides=True)
+        if reply is not None:
+            replies.append(reply)
 
     async def _poll_several(self, leaders: Leaders, max_messages: int, replies: list[Reply]) -> None:
         urgent = await self._glance(leaders)
-        self._rich &= leaders.keys()
         bytes_left = self._wanted.max_bytes
         for _ in range(_STEPS_MAX):
             if not urgent or max_messages <= 0 or bytes_left <= 0:
                 break
-            chosen, floor = self._most_urgent(urgent, max_messages)
-            await self._connected(chosen)
-            asked = []
-            for place, session in enumerate(chosen):
-                share = (max_messages + place) // len(chosen)
-                bytes_share = max(1, bytes_left // len(chosen))
-                asked.append(
-                    self._ask(session, self._next(), leaders[session], share, min_priority=floor, max_bytes=bytes_share)
-                )
-                del urgent[session]
-            for one, reply in await self._collect(asked, replies):
-                polled: Polled = reply.control
-                count = _count(reply)
-                max_messages -= count
+            session = self._most_urgent(urgent)
+            others = max((urgent[other] for other in urgent if other is not session), default=0)
+            reply = await self._ask(
+                session,
+                self._next(),
+                leaders[session],
+                max_messages,
+                0,
+                min_priority=others,
+                max_bytes=bytes_left,
+                patient=not replies or self._wanted.auto_ack,
+            )
+            del urgent[session]
+            if reply is None:
+                continue
+            replies.append(reply)
+            polled: Polled = reply.control
+            if polled.batches:
+                max_messages -= sum(one.count for batch in polled.batches for one in batch.ranges)
                 bytes_left -= len(reply.bulk)
-                (self._rich.add if count >= one.max_messages else self._rich.discard)(one.session)
-                if count and polled.priority >= 0 and (polled.priority < floor or one.session in self._rich):
-                    # Left for later because others had better, or a share was small. What came in meanwhile waits for
-                    # the next round: while messages keep coming, this one would never end.
-                    urgent[one.session] = polled.priority
+                if 0 <= polled.priority < others:
+                    # Left for later because others had better. What came in meanwhile waits for the next round: while
+                    # messages keep coming, this one would never end.
+                    urgent[session] = polled.priority
 
-    def _most_urgent(self, urgent: dict[Session, int], max_messages: int) -> tuple[list[Session], int]:
-        """Whom to poll next, and for which lanes. None of several equals starves: it is each one's turn to be first."""
+    def _most_urgent(self, urgent: dict[Session, int]) -> Session:
+        """Among equals it is each one's turn, so that none starves."""
         best = max(urgent.values())
         equals = sorted((session for session in urgent if urgent[session] == best), key=lambda one: one.node_id)
-        if len(equals) == 1:
-            return equals, max((lane for lane in urgent.values() if lane != best), default=0)
         self._turn += 1
-        first = self._turn % len(equals)
-        in_turn = equals[first:] + equals[:first]
-        return in_turn[: 1 if self._rich.intersection(equals) else max_messages], best
+        return equals[self._turn % len(equals)]
 
     async def _poll_lost(self, leaders: Leaders, wait_ms: int, replies: list[Reply]) -> set[int]:
         """Repeat what was lost under its number, where its partitions are led now; which have answered."""
@@ -251,8 +237,7 @@ class Poller:
             whole = len(led) == 1 and len(leaders) == 1 and set(lost.partitions) >= everything
             left = lost.max_messages
             for session, partitions in led.items():
-                await self._connected([session])
-                asked = self._ask(
+                reply = await self._ask(
                     session,
                     lost.sequence,
                     partitions,
@@ -260,35 +245,32 @@ class Poller:
                     wait_ms if whole else 0,
                     since=lost.since,
                 )
-                for _, reply in await self._collect([asked], replies):
+                if reply is not None:
+                    replies.append(reply)
                     answered.update(partitions)
-                    left -= _count(reply)
+                    left -= sum(one.count for batch in reply.control.batches for one in batch.ranges)
         return answered
 
     def _next(self) -> int:
         self._sequence += 1
         return self._sequence
 
-    async def _connected(self, sessions: Sequence[Session]) -> None:
-        """Give each of them time to be reached. Between polls that go out together nobody must be waited for: whoever
-        is cancelled there would not know of the first."""
-        for session in sessions:
-            await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
-
-    def _ask(
+    async def _ask(
         self,
         session: Session,
         sequence: int,
         partitions: list[int],
         max_messages: int,
-        wait_ms: int = 0,
+        wait_ms: int,
         *,
         min_priority: int = 0,
         max_bytes: int | None = None,
         rides: bool = False,
         since: float | None = None,
-    ) -> _Asked:
-        """Send one numbered poll."""
+        patient: bool = True,
+    ) -> Reply | None:
+        """One numbered poll. None: it failed for now, and is noted among the lost if it may have taken effect."""
+        await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
         pieces = self._settles.take() if rides else []
         wanted = self._wanted
         control = Poll(
@@ -306,12 +288,14 @@ class Poller:
             settles=[item for piece in pieces for item in piece.items],
             min_priority=min_priority,
         )
-        answer = self._send(session, control, pieces)
-        return _Asked(
-            session, sequence, partitions, max_messages, self._loop.time() if since is None else since, answer
-        )
+        outcome = await self._answer(session, control, pieces, None if patient else _PATIENCE_S)
+        if not isinstance(outcome, LannerError):
+            return outcome
+        self._failed(session, partitions, outcome)
+        self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
+        return None
 
-    def _send(self, session: Session, control: Poll, pieces: list[Piece]) -> asyncio.Future[Outcome]:
+    async def _answer(self, session: Session, control: Poll, pieces: list[Piece], patience_s: float | None) -> Outcome:
         answer: asyncio.Future[Outcome] = self._loop.create_future()
 
         def polled(outcome: Outcome) -> None:
@@ -326,45 +310,10 @@ class Poller:
             lambda outcome: self._settles.answered(pieces, session, outcome),
             self._brokers.timeout_ms + control.wait_ms,
         )
-        return answer
-
-    async def _collect(self, asked: list[_Asked], replies: list[Reply]) -> list[tuple[_Asked, Reply]]:
-        """Wait for what was asked together, and add it to what is in hand. What failed for now is noted among the lost
-        if it may have taken effect."""
-        try:
-            await self._wait_for(asked, _has_leases(replies))
-        except asyncio.CancelledError:
-            for one in asked:
-                if not one.answer.cancel():  # else what it brings is given back when it comes
-                    _add_reply(one.answer.result(), replies)
-            raise
-        collected = []
-        failed = []
-        for one in asked:
-            reply = _add_reply(one.answer.result(), replies)
-            if reply is None:
-                failed.append(one)
-            else:
-                collected.append((one, reply))
-        for one in failed:
-            error = one.answer.result()
-            assert isinstance(error, LannerError)
-            self._failed(one.session, one.partitions, error)
-            self._note_lost(one.sequence, one.partitions, one.max_messages, one.since)
-        return collected
-
-    async def _wait_for(self, asked: list[_Asked], in_hand: bool) -> None:
-        """Nobody is waited for long with leases of another in hand; but what is acked already must not be missed."""
-        waiting = {one.answer for one in asked}
-        while waiting:
-            patience_s = _PATIENCE_S if in_hand and not self._wanted.auto_ack else None
-            done, waiting = await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-            in_hand = in_hand or any(_leased(future.result()) for future in done)
-            if not done:
-                break
-        for one in asked:
+        if patience_s is not None:
             # Past that the poll counts as lost: it is repeated, and that brings the same leases.
-            _answer(one.answer, _slow(one.session))
+            self._loop.call_later(patience_s, _answer, answer, _slow(session))
+        return await answer  # cancelled with whoever waits: nobody repeats it, and what it brings is given back
 
     def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
         if isinstance(error, NotFoundError):
@@ -459,24 +408,8 @@ def _answer(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
         future.set_result(outcome)
 
 
-def _leased(outcome: Outcome) -> bool:
-    return not isinstance(outcome, LannerError) and bool(outcome.control.batches)
-
-
 def _has_leases(replies: Sequence[Reply]) -> bool:
-    return any(map(_leased, replies))
-
-
-def _count(reply: Reply) -> int:
-    """How many messages it brought."""
-    return sum(one.count for batch in reply.control.batches for one in batch.ranges)
-
-
-def _add_reply(outcome: Outcome, replies: list[Reply]) -> Reply | None:
-    if isinstance(outcome, LannerError):
-        return None
-    replies.append(outcome)
-    return outcome
+    return any(reply.control.batches for reply in replies)
 
 
 def _slow(session: Session) -> LannerError:

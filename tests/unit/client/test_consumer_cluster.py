@@ -49,56 +49,6 @@ async def test_among_equals_it_is_each_brokers_turn(cluster: Any) -> None:
     assert {value: taken.count(value) for value in taken} == {b"0": 10, b"1": 10, b"2": 10}
 
 
-async def test_equals_are_polled_together_each_for_its_share(cluster: Any) -> None:
-    waiting: dict[str, Any] = {}
-    for partition, broker in enumerate(cluster.brokers.values()):
-        cluster.add(partition, 4, *[b"%d" % partition] * 2)
-        broker.answers[Command.POLL] = lambda control, request, name=broker.node_id: waiting.update({name: request})
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        polling = asyncio.ensure_future(consumer.poll(100, wait_ms=0))
-        await cluster.brokers["n1"].until(lambda: len(waiting) == 3)
-        for name, request in waiting.items():
-            cluster.brokers[name].links[0].reply(request, *cluster.lease(request.control))
-        assert sorted((await polling).values()) == [b"0", b"0", b"1", b"1", b"2", b"2"]
-    assert sorted(request.control.max_messages for request in waiting.values()) == [33, 33, 34]
-    assert {request.control.min_priority for request in waiting.values()} == {4}
-
-
-async def test_a_share_that_one_does_not_need_goes_to_the_others(cluster: Any) -> None:
-    cluster.add(0, 4, b"few")
-    cluster.add(1, 4, *[b"many"] * 20)
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        assert sorted((await consumer.poll(10, wait_ms=0)).values()) == [b"few"] + [b"many"] * 9
-    assert [poll.max_messages for poll in cluster.of(Command.POLL)["n2"]] == [5, 4]
-
-
-async def test_where_one_broker_can_fill_a_poll_it_is_one_request(cluster: Any) -> None:
-    for partition in range(3):
-        cluster.add(partition, 4, *[b"%d" % partition] * 200)
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        await consumer.poll(30, wait_ms=0)
-        asked = total(cluster, Command.POLL)
-        taken = [set((await consumer.poll(30, wait_ms=0)).values()) for _ in range(6)]
-        assert total(cluster, Command.POLL) == asked + 6
-    assert sorted(map(sorted, taken)) == [[b"0"], [b"0"], [b"1"], [b"1"], [b"2"], [b"2"]]
-
-
-async def test_a_cancelled_poll_gives_back_what_some_brokers_had_answered(cluster: Any) -> None:
-    cluster.add(0, 4, b"a")
-    cluster.add(1, 4, b"b")
-    waiting: list[Any] = []
-    cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: waiting.append(request)
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
-        await cluster.brokers["n2"].until(lambda: bool(waiting) and not cluster.ready[0])
-        await asyncio.sleep(0.05)  # its answer is heard
-        polling.cancel()
-        await asyncio.sleep(0)
-        cluster.brokers["n2"].links[0].reply(waiting[0], *cluster.lease(waiting[0].control))
-        for name in ("n1", "n2"):
-            await cluster.brokers[name].until(lambda name=name: bool(cluster.brokers[name].of(Command.RELEASE)))
-
-
 async def test_a_poll_ends_although_messages_keep_coming(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for partition in range(3):
         cluster.add(partition, 4, b"first")
@@ -302,6 +252,21 @@ async def test_leases_for_a_cancelled_poll_are_released_where_they_are(cluster: 
         await asyncio.sleep(0)
         cluster.brokers["n3"].links[0].reply(waiting[0], *cluster.lease(waiting[0].control))
         await cluster.brokers["n3"].until(lambda: bool(cluster.brokers["n3"].of(Command.RELEASE)))
+
+
+async def test_a_cancelled_poll_gives_back_what_some_brokers_had_answered(cluster: Any) -> None:
+    cluster.add(0, 9, b"a")
+    cluster.add(1, 4, b"b")
+    waiting: list[Any] = []
+    cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: waiting.append(request)
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
+        await cluster.brokers["n2"].until(lambda: bool(waiting))
+        polling.cancel()
+        await asyncio.sleep(0)
+        cluster.brokers["n2"].links[0].reply(waiting[0], *cluster.lease(waiting[0].control))
+        for name in ("n1", "n2"):
+            await cluster.brokers[name].until(lambda name=name: bool(cluster.brokers[name].of(Command.RELEASE)))
 
 
 # ------------------------------------------------------------------ settling
