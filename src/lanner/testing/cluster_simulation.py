@@ -14,10 +14,12 @@ from typing import Final
 from lanner.broker import installs, snapshots
 from lanner.broker.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, Cluster, encode_create_topic
+from lanner.errors import StorageFailed
 from lanner.model import Retention, TopicSettings
 from lanner.partition import Partition
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_troubles import Troubles
+from lanner.testing.disk import PowerLost
 from lanner.testing.history import Crashed, Ended, Stored
 from lanner.testing.sim_broker import Broken
 from lanner.testing.sim_cluster import SimCluster
@@ -207,7 +209,13 @@ class ClusterSimulation:
             return traffic.poll(self.rng.choice(traffic.consumers))
         if action == "settle":
             return traffic.settle_one(self.rng.choice(traffic.consumers))
-        return traffic.look(action)
+        try:
+            return traffic.look(action)
+        except (PowerLost, StorageFailed):  # while a client was being answered
+            for broker in self.cluster.brokers.values():
+                if broker.up and broker.disk.is_off:
+                    self.cluster.crash(broker)
+            return True
 
     # ------------------------------------------------------------------ the end
 

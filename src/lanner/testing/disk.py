@@ -119,6 +119,11 @@ class SimDisk:
         """Pull the plug in the middle of that operation, counted from 1; None: not at all."""
         self._crash_in = operations
 
+    @property
+    def is_off(self) -> bool:
+        """It takes nothing more until `crash`."""
+        return self._dark or self._failure is not None
+
     def crash(self, rng: Random) -> None:
         """Lose the power, and come back with what the platter has."""
         self.counts.crashes += 1

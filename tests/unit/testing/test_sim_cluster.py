@@ -110,6 +110,22 @@ def test_a_start_that_finds_no_room_to_cut_the_torn_tail_is_made_again() -> None
     assert leader.counts["torn_tails"] == leader.counts["disk_full"] == 1
 
 
+def test_power_that_goes_while_a_client_is_answered_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = ClusterSimulation(4, nodes=3)
+    cluster = simulation.cluster
+    first, *others = cluster.brokers.values()
+    cluster.run_until(lambda: all(broker.opened for broker in cluster.brokers.values()), 20_000, "not all are open")
+
+    def look(_what: str) -> bool:
+        first.disk.crash_in(1)
+        first.disk.table.get(b"row")
+        return False
+
+    monkeypatch.setattr(simulation.traffic, "look", look)
+    assert simulation._do("read")
+    assert [broker.up for broker in (first, *others)] == [False, True, True]
+
+
 def test_a_paused_broker_does_nothing_and_then_everything_that_waited() -> None:
     cluster = founded()
     follower = next(broker for broker in cluster.brokers.values() if broker is not cluster.metadata_leader())
