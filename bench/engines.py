@@ -18,8 +18,8 @@ from random import Random
 
 from bench.figures import Figure, print_figures
 from lanner import batch
-from lanner.broker import resting
-from lanner.broker.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas import resting
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_create_topic, encode_found_cluster
 from lanner.ledger import Commit, Ledger

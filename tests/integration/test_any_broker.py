@@ -367,7 +367,7 @@ async def test_polls_go_on_when_a_leader_dies_and_nothing_is_handed_out_twice_at
 
 
 async def test_while_nobody_leads_rest_says_when_to_come_back(doomed: Three, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lanner.broker.spreading import Backoff
+    from lanner.broker.forwarding.spreading import Backoff
 
     await doomed.make_topic(partitions=1, replication=1)
     leader = await doomed.leader_of("orders", 0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lanner import batch
-from lanner.broker.calls import ANONYMOUS
-from lanner.broker.engine import Engine
+from lanner.broker.desks.calls import ANONYMOUS
 from lanner.broker.node import Node, wall_clock_ms
+from lanner.broker.replicas.engine import Engine
 from lanner.broker.settings import BrokerSettings
 from lanner.cluster import encode_create_topic
 from lanner.errors import StorageFull

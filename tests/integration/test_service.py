@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.calls import ANONYMOUS, Delivered, Identity, NewMessage, SettleItem
+from lanner.broker.desks.calls import ANONYMOUS, Delivered, Identity, NewMessage, SettleItem
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import (

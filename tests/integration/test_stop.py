@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from lanner.broker.calls import ANONYMOUS, NewMessage
+from lanner.broker.desks.calls import ANONYMOUS, NewMessage
 from lanner.broker.settings import BrokerSettings
 from lanner.server import Server
 

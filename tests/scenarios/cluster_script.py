@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import (
     BrokerState,
     Cluster,

@@ -20,14 +20,14 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from lanner.broker.clock import LeaderClock
-from lanner.broker.dispatch import Dispatch
-from lanner.broker.engine import CLUSTER_SET, Engine
-from lanner.broker.founding import Founding
-from lanner.broker.intake import Intake
-from lanner.broker.peers import Address, Peers
-from lanner.broker.place import Place
+from lanner.broker.links.dispatch import Dispatch
+from lanner.broker.links.founding import Founding
+from lanner.broker.links.intake import Intake
+from lanner.broker.links.peers import Address, Peers
+from lanner.broker.links.place import Place
 from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine
 from lanner.broker.saving import FULL_RETRY_SECONDS, Saving
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward

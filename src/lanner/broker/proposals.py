@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.errors import (
     BadGateway,
     ConnectionLost,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from lanner.broker.engine import Engine
+from lanner.broker.replicas.engine import Engine
 from lanner.ledger import Files, Location, read_entry
 
 Result = TypeVar("Result")

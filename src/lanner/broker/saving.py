@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from typing import Any, Final
 
 from lanner import limits
-from lanner.broker.engine import Engine
+from lanner.broker.replicas.engine import Engine
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import LannerError, StorageFailed, StorageFull
 from lanner.storage import DataDirectory

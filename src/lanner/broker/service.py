@@ -9,13 +9,13 @@ same calls and serves them all, asking the other brokers where it must.
 
 from __future__ import annotations
 
-from lanner.broker.administration import Administration
-from lanner.broker.consumption import Consumption
-from lanner.broker.forwarding import Forwarder
+from lanner.broker.desks.administration import Administration
+from lanner.broker.desks.consumption import Consumption
+from lanner.broker.desks.overview import Overview
+from lanner.broker.desks.publications import Publications
+from lanner.broker.desks.streams import Streams
+from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.node import Node
-from lanner.broker.overview import Overview
-from lanner.broker.publications import Publications
-from lanner.broker.streams import Streams
 
 
 class Service(Publications, Consumption, Streams, Administration, Overview):

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from lanner.broker.engine import Engine
-from lanner.broker.replica import Replica
+from lanner.broker.replicas.engine import Engine
+from lanner.broker.replicas.replica import Replica
 from lanner.cluster import Action, Cluster, Step, encode_fail_step, encode_finish_step
 from lanner.errors import LannerError
 from lanner.raft import Change, RaftNode

@@ -22,8 +22,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lanner.broker.engine import CLUSTER_SET, Engine, Seat
-from lanner.broker.replica import Replica
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.replica import Replica
 from lanner.broker.steps import Alive, Steps
 from lanner.cluster import Action, Cluster, Holding, ReplicaSet, Topic
 from lanner.errors import LannerError, NotLeader, TopicNotFound

@@ -39,7 +39,7 @@ def _fail_sync_after(count: str) -> None:
 
 
 def _tails(bounds: str) -> None:
-    from lanner.broker.engine import Engine
+    from lanner.broker.replicas.engine import Engine
 
     entries, _, size = bounds.partition(":")
     defaults = Engine.__init__.__kwdefaults__

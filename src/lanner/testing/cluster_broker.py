@@ -16,11 +16,11 @@ from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from lanner.broker import snapshots
 from lanner.broker.clock import LeaderClock
-from lanner.broker.engine import CLUSTER_SET, Engine, Seat
-from lanner.broker.replica import Replica
-from lanner.broker.snapshots import Piece, Reply
+from lanner.broker.replicas import snapshots
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.replica import Replica
+from lanner.broker.replicas.snapshots import Piece, Reply
 from lanner.broker.steward import Steward
 from lanner.errors import LannerError, StorageFailed
 from lanner.ledger import FileMissing, Ledger

@@ -21,7 +21,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Final, Protocol
 
-from lanner.broker.replica import Replica
+from lanner.broker.replicas.replica import Replica
 from lanner.errors import LannerError, NotLeader
 from lanner.partition import Appended, PollAnswer
 from lanner.raft import Role

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.errors import NotLeader
 from lanner.partition import BatchRef, CommitOffset, Partition, encode_append
 from lanner.testing.clock import SimClock

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from lanner.broker import installs, snapshots
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas import installs, snapshots
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, Cluster, encode_create_topic
 from lanner.errors import StorageFailed
 from lanner.model import Retention, TopicSettings

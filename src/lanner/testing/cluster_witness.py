@@ -24,8 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
 
-from lanner.broker.engine import CLUSTER_SET
-from lanner.broker.replica import Replica
+from lanner.broker.replicas.engine import CLUSTER_SET
+from lanner.broker.replicas.replica import Replica
 from lanner.partition.records import DECISION_KIND, decode_decision
 from lanner.raft import Change, Entry, EntryKind, HardState, Membership, Message, MessageKind, RaftNode, Role
 from lanner.testing.cluster_broker import ClusterBroker

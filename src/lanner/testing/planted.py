@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from lanner.broker.engine import Engine
+from lanner.broker.replicas.engine import Engine
 from lanner.ledger import Commit
 from lanner.ledger import journal as ledger_journal
 from lanner.ledger.holdings import Holdings

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from lanner.broker import engine as engine_module
-from lanner.broker.installs import Incoming
-from lanner.broker.replica import Replica
-from lanner.broker.snapshots import Sending
+from lanner.broker.replicas import engine as engine_module
+from lanner.broker.replicas.installs import Incoming
+from lanner.broker.replicas.replica import Replica
+from lanner.broker.replicas.snapshots import Sending
 from lanner.broker.steps import Steps
 from lanner.model import TopicSettings
 from lanner.raft import HardState, Message, RaftNode, Role, Snapshot

@@ -19,8 +19,8 @@ from random import Random
 from typing import Any, Final
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
-from lanner.broker.replica import Replica
+from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
+from lanner.broker.replicas.replica import Replica
 from lanner.broker.steward import Steward
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, StorageFull

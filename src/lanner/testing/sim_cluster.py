@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
-from lanner.broker.engine import CLUSTER_SET, Seat
+from lanner.broker.replicas.engine import CLUSTER_SET, Seat
 from lanner.cluster import BrokerState, Registration, encode_found_cluster
 from lanner.cluster.values import METADATA_VOTERS_MAX
 from lanner.errors import StorageFailed, StorageFull

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_create_topic
 from lanner.errors import StorageDamaged, StorageFailed
 from lanner.ledger import Ledger

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import LannerError, NotLeader
 from lanner.model import TopicSettings

@@ -11,9 +11,9 @@ from typing import Any
 
 from lanner import batch
 from lanner.broker.clock import LeaderClock
-from lanner.broker.engine import CLUSTER_SET, Engine, Seat
-from lanner.broker.replica import Replica
-from lanner.broker.snapshots import Piece, Reply, decode, encode
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.replica import Replica
+from lanner.broker.replicas.snapshots import Piece, Reply, decode, encode
 from lanner.broker.steward import Steward
 from lanner.cluster import (
     METADATA_SET,

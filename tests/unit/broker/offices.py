@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from lanner.api.native.calls import CALLS, polled
-from lanner.broker.calls import Identity
-from lanner.broker.forwarding import Forwarder
+from lanner.broker.desks.calls import Identity
+from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import ConnectionLost, DeadlineExceeded, LannerError, NotLeader, from_wire

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lanner import batch
-from lanner.broker.calls import LeasedBatch, Range
-from lanner.broker.delivery import DecodedBatches, messages_of, positions_of
+from lanner.broker.desks.calls import LeasedBatch, Range
+from lanner.broker.desks.delivery import DecodedBatches, messages_of, positions_of
 
 DATA = batch.encode(
     [b"v0", b"v1", b"v2", b"v3"],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET, Engine, PayloadCache, _item
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, PayloadCache, _item
 from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
 from lanner.ledger import Ledger, perform
 from lanner.partition import WAIT, Appended, Poll, Settle, encode_append

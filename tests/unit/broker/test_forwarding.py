@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.calls import ANONYMOUS, NewMessage, SettleItem
-from lanner.broker.spreading import Backoff
+from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
+from lanner.broker.forwarding.spreading import Backoff
 from lanner.errors import (
     BadGateway,
     GroupNotFound,
@@ -434,7 +434,7 @@ async def test_a_publish_that_lost_its_leader_is_answered_with_who_leads_and_its
 
 async def test_a_broker_that_goes_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, not dead: its connections stay, and nothing comes over them."""
-    monkeypatch.setattr("lanner.broker.remote._LISTEN_SECONDS", 0.02)
+    monkeypatch.setattr("lanner.broker.forwarding.remote._LISTEN_SECONDS", 0.02)
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         leader = offices.leader(set_id)
@@ -530,7 +530,7 @@ async def test_a_change_while_nobody_leads_the_metadata_says_when_to_come_back()
 
 
 async def test_a_new_topic_whose_leaders_do_not_show_up_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lanner.broker.administration._LEADERS_TIMEOUT_MS", 50)
+    monkeypatch.setattr("lanner.broker.desks.administration._LEADERS_TIMEOUT_MS", 50)
     async with opened() as offices:
         office = offices["a"]
         office.leader_of = lambda set_id: ""  # type: ignore[method-assign]

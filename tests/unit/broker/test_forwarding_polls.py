@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from lanner.broker import forwarding_polls, watches
-from lanner.broker.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
+from lanner.broker.desks.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
+from lanner.broker.forwarding import polls as forwarding_polls
+from lanner.broker.forwarding import watches
 from lanner.errors import BadGateway, GroupKindConflict, NotLeader, ValidationError
 from lanner.partition import Poll
 from lanner.wire.messages import Command

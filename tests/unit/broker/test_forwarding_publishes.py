@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from lanner import limits
-from lanner.broker import forwarding_publishes, spreading
-from lanner.broker.calls import ANONYMOUS, NewMessage, Stored
-from lanner.broker.forwarding_publishes import DoorProducers
+from lanner.broker.desks.calls import ANONYMOUS, NewMessage, Stored
+from lanner.broker.forwarding import publishes as forwarding_publishes
+from lanner.broker.forwarding import spreading
+from lanner.broker.forwarding.publishes import DoorProducers
 from lanner.errors import (
     BadGateway,
     LannerError,

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from lanner import limits
-from lanner.broker.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
+from lanner.broker.desks.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
 from lanner.errors import LannerError, LeaseLost
 from tests.unit.broker.offices import Office, Offices, opened
 

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from lanner.broker.engine import Seat
-from lanner.broker.founding import (
+from lanner.broker.links.founding import (
     Adopt,
     Found,
     Founding,
@@ -23,6 +22,7 @@ from lanner.broker.founding import (
     judge,
     registration_of,
 )
+from lanner.broker.replicas.engine import Seat
 from lanner.cluster import Registration
 from lanner.errors import ConflictError, ConnectionLost, DataDirectoryRefused
 from lanner.wire.peers import PeerInfo, PeerInfoReply

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lanner import batch
-from lanner.broker import headers as headers_module
-from lanner.broker.calls import ANONYMOUS
-from lanner.broker.headers import KnownHeaders
+from lanner.broker.desks.calls import ANONYMOUS
+from lanner.broker.replicas import headers as headers_module
+from lanner.broker.replicas.headers import KnownHeaders
 from lanner.errors import LannerError
 from lanner.partition import APPEND_PREFIX_BYTES, encode_append
 from tests.unit.broker.offices import opened

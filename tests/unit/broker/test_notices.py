@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lanner.broker.notices import REMEMBERED_MAX, Notices
+from lanner.broker.links.notices import REMEMBERED_MAX, Notices
 
 
 class Clock:

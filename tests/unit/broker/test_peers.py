@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from lanner import limits
-from lanner.broker import peers as module
-from lanner.broker import snapshots
-from lanner.broker.peers import Address, Peers
+from lanner.broker.links import peers as module
+from lanner.broker.links.peers import Address, Peers
+from lanner.broker.replicas import snapshots
 from lanner.errors import ConflictError, ConnectionLost, DeadlineExceeded, NotLeader, ServiceUnavailable
 from lanner.net.listener import Listener, ServerLink
 from lanner.raft import Entry, EntryKind, Message, MessageKind, decode_message

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from lanner.broker.founding import Founding, encode_record
+from lanner.broker.links.founding import Founding, encode_record
+from lanner.broker.links.place import Place
 from lanner.broker.node import Node
-from lanner.broker.place import Place
 from lanner.broker.settings import BrokerSettings
 from lanner.cluster import Registration
 from lanner.errors import DataDirectoryRefused, ServiceUnavailable, ValidationError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.calls import NewMessage
-from lanner.broker.publishing import Router, group_messages
+from lanner.broker.desks.calls import NewMessage
+from lanner.broker.desks.publishing import Router, group_messages
 from lanner.errors import MessageTooLarge, PartitionNotFound, ValidationError
 from lanner.model import TopicSettings
 

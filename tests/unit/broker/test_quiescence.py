@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.resting import REST_TICKS
+from lanner.broker.replicas.resting import REST_TICKS
 from lanner.cluster import METADATA_SET, encode_transfer_leader
 from lanner.errors import NotLeader
 from lanner.partition import WAIT, Poll, encode_append

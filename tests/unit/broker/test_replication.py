@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.errors import NotLeader
 from lanner.ledger import Ledger, perform
 from lanner.partition import Appended, Poll, encode_append

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker import snapshots
-from lanner.broker.engine import Engine, SaveJob, Seat
-from lanner.broker.installs import Incoming
-from lanner.broker.snapshots import Piece, Reply, Sending, decode, encode
+from lanner.broker.replicas import snapshots
+from lanner.broker.replicas.engine import Engine, SaveJob, Seat
+from lanner.broker.replicas.installs import Incoming
+from lanner.broker.replicas.snapshots import Piece, Reply, Sending, decode, encode
 from lanner.errors import LannerError
 from lanner.ledger import Commit, FileMissing, Ledger, perform, read_entry
 from lanner.ledger.books import Books
@@ -335,7 +335,7 @@ def small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "SCAN_ROWS", 2)
     monkeypatch.setattr(snapshots, "RESEND_TICKS", 15)
     monkeypatch.setattr(snapshots, "SILENT_TICKS_MAX", 90)
-    monkeypatch.setattr("lanner.broker.installs.SILENT_TICKS_MAX", 120)
+    monkeypatch.setattr("lanner.broker.replicas.installs.SILENT_TICKS_MAX", 120)
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker import installs, snapshots
-from lanner.broker.engine import CLUSTER_SET, Engine, Seat
-from lanner.broker.installs import Incoming
-from lanner.broker.snapshots import Piece, Reply, Status, decode, encode
+from lanner.broker.replicas import installs, snapshots
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.installs import Incoming
+from lanner.broker.replicas.snapshots import Piece, Reply, Status, decode, encode
 from lanner.cluster import encode_create_topic
 from lanner.errors import ProtocolError
 from lanner.ledger import FileMissing, Ledger, perform, read_entry

@@ -9,7 +9,7 @@ import pytest
 
 from lanner.broker import steps as steps_module
 from lanner.broker import steward as steward_module
-from lanner.broker.engine import CLUSTER_SET, Seat
+from lanner.broker.replicas.engine import CLUSTER_SET, Seat
 from lanner.cluster import (
     METADATA_SET,
     Action,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_allocate_producers
 from lanner.errors import NotLeader
 from lanner.testing.cluster_broker import ClusterBroker

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.partition.records import encode_decision
 from lanner.raft import Change, Entry, EntryKind, HardState, Membership, Message, MessageKind, RaftNode
 from lanner.raft.leading import Leadership

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_create_topic
 from lanner.errors import StorageDamaged
 from lanner.ledger import Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanner.broker.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, encode_rebalance
 from lanner.testing.clock import START_MS, SimClock
 from lanner.testing.cluster_broker import BrokerClock

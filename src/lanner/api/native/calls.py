@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from lanner.broker import calls
+from lanner.broker.desks import calls
 from lanner.errors import LannerError
 from lanner.wire import cluster, messages
 from lanner.wire.messages import Command, Control
 
 if TYPE_CHECKING:
-    from lanner.broker.calls import Identity
-    from lanner.broker.forwarding import Forwarder
+    from lanner.broker.desks.calls import Identity
+    from lanner.broker.forwarding.forwarder import Forwarder
     from lanner.broker.service import Service
 
 

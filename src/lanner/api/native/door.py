@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
 from lanner.api.native.calls import CALLS, polled, server_of, settle_items, settled
-from lanner.broker.calls import Identity, PollResult, PublishResult, SettleItem
+from lanner.broker.desks.calls import Identity, PollResult, PublishResult, SettleItem
 from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
@@ -40,8 +40,8 @@ from lanner.wire.messages import (
 )
 
 if TYPE_CHECKING:
-    from lanner.broker.forwarding import Forwarder
-    from lanner.broker.intake import Intake
+    from lanner.broker.forwarding.forwarder import Forwarder
+    from lanner.broker.links.intake import Intake
     from lanner.broker.service import Service
 
 _log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import Answer, answer_to, answer_to_unexpected, explain
 from lanner.api.rest.routes import OPERATIONS
 from lanner.api.rest.shapes import NoBody, NoQuery
-from lanner.broker.calls import Identity
+from lanner.broker.desks.calls import Identity
 from lanner.errors import (
     DeadlineExceeded,
     LannerError,
@@ -38,7 +38,7 @@ from lanner.errors import (
 from lanner.model import check_name
 
 if TYPE_CHECKING:
-    from lanner.broker.forwarding import Forwarder
+    from lanner.broker.forwarding.forwarder import Forwarder
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -20,7 +20,7 @@ from lanner.api.rest.cluster_shapes import (
 from lanner.api.rest.operations import Call
 from lanner.api.rest.shapes import NoBody, NoQuery
 from lanner.api.rest.system import software_version
-from lanner.broker.calls import BrokerResult, PartitionResult, PlanResult
+from lanner.broker.desks.calls import BrokerResult, PartitionResult, PlanResult
 from lanner.model import check_name
 
 

@@ -8,7 +8,7 @@ from lanner.api.rest.operations import Call
 from lanner.api.rest.shapes import CountReply, DeadChoice, DeadMessage, DeadQuery, DeadReply, NoBody, NoQuery
 from lanner.api.rest.values import text_of, texts_of
 from lanner.batch import decode
-from lanner.broker.calls import DeadLetterResult
+from lanner.broker.desks.calls import DeadLetterResult
 from lanner.errors import ValidationError
 from lanner.model import priority_name
 

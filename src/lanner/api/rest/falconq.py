@@ -32,7 +32,7 @@ from lanner.api.rest.operations import Call
 from lanner.api.rest.publishing import dedup_ids, idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
-from lanner.broker.calls import GroupPartitionResult, NewMessage
+from lanner.broker.desks.calls import GroupPartitionResult, NewMessage
 from lanner.errors import GroupNotFound, LannerError, PartitionNotFound
 from lanner.model import PRIORITY_HIGH, PRIORITY_LOW, Message, check_name, parse_priority, priority_name
 

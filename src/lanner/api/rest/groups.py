@@ -33,7 +33,7 @@ from lanner.api.rest.shapes import (
     SettleTarget,
 )
 from lanner.api.rest.topics import shown
-from lanner.broker.calls import Delivered, SettleItem
+from lanner.broker.desks.calls import Delivered, SettleItem
 from lanner.errors import ServiceUnavailable, ValidationError, from_wire
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from lanner.api.rest.shapes import NoBody, NoQuery
-from lanner.broker.calls import Identity
+from lanner.broker.desks.calls import Identity
 from lanner.errors import LannerError
 
 if TYPE_CHECKING:
-    from lanner.broker.forwarding import Forwarder
+    from lanner.broker.forwarding.forwarder import Forwarder
 
 BodyT_co = TypeVar("BodyT_co", bound=msgspec.Struct, covariant=True)
 QueryT_co = TypeVar("QueryT_co", bound=msgspec.Struct, covariant=True)

@@ -21,7 +21,7 @@ from lanner import limits
 from lanner.api.rest.operations import Call
 from lanner.api.rest.shapes import MessageIn, NoQuery, PublishManyReply, PublishManyRequest, StoredMessage
 from lanner.api.rest.values import bytes_of
-from lanner.broker.calls import NewMessage
+from lanner.broker.desks.calls import NewMessage
 from lanner.errors import MessageTooLarge, ValidationError
 from lanner.model import parse_priority
 

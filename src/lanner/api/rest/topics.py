@@ -23,7 +23,7 @@ from lanner.api.rest.shapes import (
 )
 from lanner.api.rest.values import text_of, texts_of
 from lanner.batch import decode
-from lanner.broker.calls import FetchedBatch, TopicResult
+from lanner.broker.desks.calls import FetchedBatch, TopicResult
 from lanner.model import Message, check_name, priority_name
 
 _READ_BYTES_MAX = limits.MIB

@@ -12,9 +12,9 @@ import pytest
 from lanner import limits
 from lanner.api.native import NativeDoor
 from lanner.api.native.calls import CALLS, server_of
-from lanner.broker import calls
-from lanner.broker.calls import Identity, PollResult, PublishResult, SettleResult
-from lanner.broker.routes import BrokerRoute, PartitionRoute, TopicRoute
+from lanner.broker.desks import calls
+from lanner.broker.desks.calls import Identity, PollResult, PublishResult, SettleResult
+from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
 from lanner.broker.service import Service
 from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import (

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from lanner.api.native import NativeDoor
-from lanner.broker.intake import Intake
+from lanner.broker.links.intake import Intake
 from lanner.broker.service import Service
 from lanner.errors import ConflictError, NotLeader, Overloaded, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.connector import ClientLink, open_connection

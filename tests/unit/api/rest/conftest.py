@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from lanner.api.rest import build_app
-from lanner.broker.calls import (
+from lanner.broker.desks.calls import (
     BrokerResult,
     ClusterResult,
     DeadLettersResult,
@@ -28,7 +28,7 @@ from lanner.broker.calls import (
     Stored,
     TopicResult,
 )
-from lanner.broker.routes import BrokerRoute, PartitionRoute, TopicRoute
+from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
 from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import GroupNotFound, TopicNotFound
 from lanner.model import Message, TopicSettings

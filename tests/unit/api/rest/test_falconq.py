@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from lanner.api.rest.falconq import first_not_shown, group_of
-from lanner.broker.calls import Delivered
+from lanner.broker.desks.calls import Delivered
 from lanner.errors import NotLeader, PartitionNotFound
 from lanner.model import Message
 

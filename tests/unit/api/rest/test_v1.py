@@ -7,7 +7,14 @@ import pytest
 
 from lanner import batch
 from lanner.api.rest import build_app
-from lanner.broker.calls import DeadLetterResult, DeadLettersResult, Delivered, FetchedBatch, FetchResult, SettleResult
+from lanner.broker.desks.calls import (
+    DeadLetterResult,
+    DeadLettersResult,
+    Delivered,
+    FetchedBatch,
+    FetchResult,
+    SettleResult,
+)
 from lanner.errors import LeaseLost
 from lanner.model import Message
 

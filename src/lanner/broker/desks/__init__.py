@@ -1,0 +1,1 @@
+"""What callers may ask of this broker, for the partitions it leads; everybody else is told who leads."""

@@ -1,0 +1,50 @@
+"""What a call may ask for, judged before anything is done about it."""
+
+from __future__ import annotations
+
+from lanner import limits
+from lanner.broker.desks.calls import SettleItem
+from lanner.errors import ValidationError
+from lanner.model import LANES
+
+
+def check_number(what: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValidationError(f"{what} is {value!r}: it must be a whole number from {low} to {high}", field=what)
+
+
+def check_poll(
+    member: str,
+    sequence: int,
+    max_messages: int,
+    max_bytes: int,
+    wait_ms: int,
+    lease_ms: int,
+    start: str,
+    min_priority: int = 0,
+) -> None:
+    if not 1 <= len(member) <= limits.MEMBER_LENGTH_MAX:
+        raise ValidationError(f"member must have 1 to {limits.MEMBER_LENGTH_MAX} characters", field="member")
+    check_number("sequence", sequence, -1, limits.OFFSET_MAX // 16)
+    check_number("max_messages", max_messages, 1, limits.POLL_MESSAGES_MAX)
+    check_number("max_bytes", max_bytes, 1, limits.POLL_BYTES_MAX)
+    check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)
+    if lease_ms != -1:
+        check_number("lease_ms", lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
+    check_number("min_priority", min_priority, 0, LANES - 1)
+    check_start(start)
+
+
+def check_start(start: str) -> None:
+    if start not in ("earliest", "latest"):
+        raise ValidationError(f"start is {start!r}: choose earliest or latest", field="start")
+
+
+def check_settle(item: SettleItem) -> None:
+    check_number("token", item.token, 0, limits.OFFSET_MAX)
+    check_number("first_offset", item.first_offset, 0, limits.OFFSET_MAX)
+    check_number("count", item.count, 1, limits.OUTSTANDING_MAX)
+    check_number("kind", item.kind, 1, 4)
+    check_number("delay_ms", item.delay_ms, -1, limits.DELAY_MS_MAX)
+    if len(item.reason) > limits.REASON_LENGTH_MAX:
+        raise ValidationError(f"reason may have {limits.REASON_LENGTH_MAX} characters", field="reason")

@@ -1,0 +1,153 @@
+"""Queue use: poll, settle, release."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from lanner import limits
+from lanner.broker.desks.calls import (
+    Delivered,
+    Identity,
+    PollResult,
+    SettleItem,
+    SettleResult,
+)
+from lanner.broker.desks.checks import check_number, check_poll, check_settle, check_start
+from lanner.broker.desks.delivery import messages_of
+from lanner.broker.desks.desk import Desk
+from lanner.errors import NotLeader, ValidationError
+from lanner.model import check_name
+from lanner.partition import Poll, Release, Settle
+
+_NOT_LED: Final = SettleResult(NotLeader.code, 0)
+
+
+class Consumption(Desk):
+    """What workers call."""
+
+    async def poll(
+        self,
+        identity: Identity,
+        *,
+        topic: str,
+        group: str,
+        member: str,
+        sequence: int = -1,  # of this member, rising; repeated, the same leases come back; -1: never repeated
+        partitions: Sequence[int] | None = None,
+        max_messages: int = 500,
+        max_bytes: int = limits.MIB,
+        wait_ms: int = 0,
+        lease_ms: int = -1,
+        auto_ack: bool = False,
+        start: str = "earliest",
+        min_priority: int = 0,  # nothing less urgent: another broker has something better
+    ) -> PollResult:
+        """Lease messages, the most urgent first; waits for up to wait_ms when there are none."""
+        self._admit(identity, "consume", topic)
+        check_name(group, "group")
+        check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start, min_priority)
+        lease = None if lease_ms < 0 else lease_ms
+        request = Poll(group, member, sequence, max_messages, max_bytes, lease, auto_ack, start, min_priority)
+        call = self._polling.called(group, member, sequence)
+        deadline = self._loop.time() + wait_ms / 1_000
+        while True:
+            found = self._topic(topic)  # anew each time: topics grow, and go
+            replicas = self._replicas(found, partitions)
+            try:
+                leased, limited = await self._polling.lease(replicas, request, call)
+            except NotLeader:
+                raise self._lost_one(found, replicas) from None
+            if leased:
+                try:
+                    batches = await self._leases.read(leased)
+                except BaseException:
+                    self._polling.give_back(request, leased, call)
+                    raise
+                return PollResult(batches, limited, self._polling.best_lane(replicas, group), call)
+            left = deadline - self._loop.time()
+            if left <= 0 or self._draining:
+                return PollResult((), limited, self._polling.best_lane(replicas, group))
+            await self._questions.news([replica for _, replica in replicas], left)
+
+    async def glance(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None = None,
+        wait_ms: int = 0,
+        start: str = "earliest",
+    ) -> int:
+        """The most urgent lane with something for the group, leasing nothing; waits while there is none; -1: none."""
+        self._admit(identity, "consume", topic)
+        check_name(group, "group")
+        check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)
+        check_start(start)
+        deadline = self._loop.time() + wait_ms / 1_000
+        while True:
+            found = self._topic(topic)
+            replicas = self._replicas(found, partitions)
+            try:
+                await self._polling.make_group(replicas, group, start)
+            except NotLeader:
+                raise self._lost_one(found, replicas) from None
+            self._polling.check_kind(replicas, group)
+            lane = self._polling.best_lane(replicas, group)
+            left = deadline - self._loop.time()
+            if lane >= 0 or left <= 0 or self._draining:
+                return lane
+            await self._questions.news([replica for _, replica in replicas], left)
+
+    def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
+        """Whether a poll was asked again after this call of it. Then its leases are not released when the answer to
+        this call cannot be sent: whoever asked again has them."""
+        return self._polling.was_repeated(group, member, sequence, call)
+
+    async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
+        """A poll, decoded: for doors whose callers cannot read batches."""
+        result = await self.poll(identity, **wanted)
+        return messages_of(wanted["topic"], result.batches)
+
+    async def settle(
+        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
+    ) -> list[SettleResult]:
+        """Ack, nack, extend or reject leased messages; each item has its own result."""
+        return await self._settle(identity, topic, group, items, Settle)
+
+    async def release(
+        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
+    ) -> list[SettleResult]:
+        """Give back leased messages that nobody saw, without counting a delivery."""
+        return await self._settle(identity, topic, group, items, Release)
+
+    async def _settle(
+        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem], kind: Callable[..., Any]
+    ) -> list[SettleResult]:
+        self._admit(identity, "settle", topic)
+        check_name(group, "group")
+        if len(items) > limits.SETTLE_RANGES_MAX:
+            raise ValidationError(f"{len(items)} ranges in one call; {limits.SETTLE_RANGES_MAX} are allowed")
+        found = self._topic(topic)
+        by_partition: dict[int, list[int]] = {}
+        for place, item in enumerate(items):
+            check_settle(item)
+            self._check_partition(found, item.partition)
+            by_partition.setdefault(item.partition, []).append(place)
+        results: list[SettleResult] = [_NOT_LED] * len(items)
+
+        async def settle_in(partition: int, places: list[int]) -> None:
+            request = kind(group, [tuple(items[place])[1:] for place in places])
+            try:
+                answers = await self._ask(found, partition, request)
+            except NotLeader:
+                return  # those of other partitions take effect all the same
+            for place, (code, count) in zip(places, answers, strict=True):
+                results[place] = SettleResult(code, count)
+
+        if len(by_partition) == 1:
+            await settle_in(*next(iter(by_partition.items())))
+        else:
+            await asyncio.gather(*(settle_in(partition, places) for partition, places in by_partition.items()))
+        return results

@@ -1,0 +1,94 @@
+"""Leased batches as single messages, or as extracts of just what was leased. Runs where it may take a while."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+
+from lanner import batch, limits
+from lanner.broker.desks.calls import Delivered, LeasedBatch
+from lanner.errors import MalformedBatch
+from lanner.model import Message
+
+
+class DecodedBatches:
+    """The batches that extracts were made from lately: a poll of one message must not decode six hundred each time.
+
+    Shared by the loop and the reader threads; bounded by the bytes of the batches.
+    """
+
+    def __init__(self, bytes_max: int = 16 * limits.MIB) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._batches: OrderedDict[tuple[int, int], batch.Batch] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[int, int]) -> batch.Batch | None:
+        with self._lock:
+            found = self._batches.get(key)
+            if found is not None:
+                self._batches.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[int, int], decoded: batch.Batch) -> None:
+        with self._lock:
+            if key not in self._batches:
+                self._bytes += decoded.header.length
+            self._batches[key] = decoded
+            while self._bytes > self._bytes_max and len(self._batches) > 1:
+                _, oldest = self._batches.popitem(last=False)
+                self._bytes -= oldest.header.length
+
+    def extract(self, key: tuple[int, int], leased: LeasedBatch) -> bytes | memoryview:
+        """An extract of the leased messages; the batch as it is when it does not decode: its consumer sees why."""
+        try:
+            decoded = self.get(key)
+            if decoded is None:
+                decoded = batch.decode(leased.data)
+                self.put(key, decoded)
+            return decoded.extract(positions_of(leased))
+        except MalformedBatch:
+            return leased.data
+
+
+def positions_of(leased: LeasedBatch) -> list[int]:
+    """The places of the leased messages in their batch, rising."""
+    return sorted(
+        offset - leased.base_offset
+        for item in leased.ranges
+        for offset in range(item.first_offset, item.first_offset + item.count)
+    )
+
+
+def messages_of(topic: str, batches: Sequence[LeasedBatch]) -> list[Delivered]:
+    """Every leased message of these batches, decoded, in the order leased."""
+    delivered: list[Delivered] = []
+    for leased in batches:
+        decoded = batch.decode(leased.data)
+        header = decoded.header
+        positions = decoded.positions
+        place_of = None if positions is None else {position: place for place, position in enumerate(positions)}
+        values, keys, headers, timestamps = decoded.values(), decoded.keys(), decoded.headers(), decoded.timestamps()
+        for item in leased.ranges:
+            for offset in range(item.first_offset, item.first_offset + item.count):
+                position = offset - leased.base_offset
+                place = position if place_of is None else place_of.get(position, -1)
+                if place < 0:
+                    continue  # retention kept only some messages of this batch, and this is not one of them
+                message = Message(
+                    topic=topic,
+                    partition=leased.partition,
+                    offset=offset,
+                    value=values[place],
+                    key=keys[place],
+                    headers=headers[place],
+                    priority=header.priority,
+                    timestamp_ms=leased.append_ms,
+                    producer_timestamp_ms=None if timestamps is None else timestamps[place],
+                    deliver_at_ms=header.deliver_at_ms,
+                    expires_at_ms=header.expires_at_ms,
+                    attempt=item.attempt,
+                )
+                delivered.append(Delivered(message, leased.token, leased.deadline_ms))
+    return delivered

@@ -1,0 +1,176 @@
+"""Where every call reports first: who calls, what is named, and which replica serves it.
+
+A partition that is not led here is served elsewhere: the caller is told by whom (NotLeader), before anything is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from lanner.broker.desks.calls import Identity
+from lanner.broker.desks.leases import LeaseReader
+from lanner.broker.desks.polling import Polling
+from lanner.broker.desks.publishing import Router
+from lanner.broker.desks.questions import Questions
+from lanner.broker.desks.routes import Routes
+from lanner.broker.node import Node
+from lanner.broker.replicas.replica import Replica
+from lanner.cluster import METADATA_SET, Topic
+from lanner.errors import (
+    DeadlineExceeded,
+    NotLeader,
+    PartitionNotFound,
+    ServiceUnavailable,
+    StaleIncarnation,
+    TopicNotFound,
+    ValidationError,
+)
+from lanner.model import check_name
+
+_NO_LEADER_RETRY_MS: Final = 1_000
+
+
+class Desk:
+    """One check for every call, and the look-ups that all calls share."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._engine = node.engine
+        self._loop = asyncio.get_running_loop()
+        self._router = Router()
+        self._producer_ids: Iterable[int] = iter(())
+        self._draining = False
+        self._serving = False
+        self._questions = Questions(node)
+        self._polling = Polling(node, self._router, self._questions)
+        self._leases = LeaseReader(node)
+        self._routes = Routes(node)
+        self.auto_create = node.settings.auto_create_topics
+        self.node_id = node.node_id
+        self.addresses = self._routes.addresses
+
+    @property
+    def cluster_id(self) -> str:
+        return self._node.cluster_id
+
+    @property
+    def ready(self) -> bool:
+        """Whether callers should come here: it has its place in the cluster, holds what it should, knows who leads."""
+        return not self._draining and not self._node.failed.done() and self._node.available
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def healthy(self) -> bool:
+        return not self._node.failed.done()
+
+    def drain(self) -> None:
+        """Refuse new work and end the long polls, so that the doors can close without cutting anybody off."""
+        self._draining = True
+        self._questions.wake_all()
+
+    def admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
+        """For whoever forwards: the one check."""
+        self._admit(identity, action, topic)
+
+    def _admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
+        """Who may do what, and what may be named. Access rules hang here; for now everybody may do everything."""
+        if not identity.name:
+            raise ValidationError("the call names nobody", field="identity")
+        if not self._serving:
+            self.check_serving()
+        if topic is not None and topic not in self._engine.cluster.topics:
+            check_name(topic, "topic")
+        if self._draining and action != "settle":
+            raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")
+        if self._node.failed.done():
+            raise ServiceUnavailable(f"the broker has stopped: {self._node.failed.result().message}")
+
+    def check_serving(self) -> None:
+        """Before this broker has its place in a cluster there is nothing to look anything up in."""
+        if not self._serving:
+            if not self._node.serving:
+                raise ServiceUnavailable("the broker is starting; try another one, or again soon", retry_after_ms=1_000)
+            self._serving = True  # from then on always
+
+    def _topic(self, name: str, incarnation: int = 0) -> Topic:
+        topic = self._engine.cluster.topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"topic {name!r} does not exist; create it first", topic=name)
+        if incarnation and topic.incarnation != incarnation:
+            raise StaleIncarnation(f"topic {name!r} was deleted and created again; look it up anew", topic=name)
+        return topic
+
+    def find_topic(self, name: str, incarnation: int = 0) -> Topic:
+        """For whoever forwards: the topic, as this broker knows it."""
+        return self._topic(name, incarnation)
+
+    def check_partitions(self, topic: Topic, partitions: Sequence[int] | None) -> list[int]:
+        """These partitions, each once and each there; all of them for None. They may be led anywhere."""
+        if partitions is None:
+            return list(range(len(topic.set_ids)))
+        chosen = list(dict.fromkeys(partitions))
+        for partition in chosen:
+            self._check_partition(topic, partition)
+        return chosen
+
+    def _check_partition(self, topic: Topic, partition: int) -> None:
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < len(topic.set_ids):
+            raise PartitionNotFound(
+                f"topic {topic.name!r} has partitions 0 to {len(topic.set_ids) - 1}, not {partition!r}",
+                topic=topic.name,
+                partition=partition,
+            )
+
+    def _replica(self, topic: Topic, partition: int) -> Replica:
+        self._check_partition(topic, partition)
+        replica = self._engine.replicas.get(topic.set_ids[partition])
+        if replica is None or not replica.leads:
+            raise self._routes.not_leader(topic, partition)
+        return replica
+
+    def _replicas(self, topic: Topic, partitions: Sequence[int] | None) -> list[tuple[int, Replica]]:
+        """The replicas of these partitions, of all of them for None; each must be led here."""
+        if partitions is not None and not partitions:
+            raise ValidationError(
+                "partitions is empty: name at least one, or none at all for every one", field="partitions"
+            )
+        chosen = range(len(topic.set_ids)) if partitions is None else dict.fromkeys(partitions)
+        return [(partition, self._replica(topic, partition)) for partition in chosen]
+
+    async def _ask(self, topic: Topic, partition: int, request: Any) -> Any:
+        """Put a question to a partition that is led here; what it answered."""
+        replica = self._replica(topic, partition)
+        try:
+            answer, _ = await self._questions.ask(replica, request)
+        except NotLeader:
+            raise self._lost(topic, partition) from None
+        return answer
+
+    def _lost(self, topic: Topic, partition: int) -> NotLeader:
+        """Leadership went while something was on its way: it may have taken effect, or not."""
+        place = f"{topic.name}/{partition}"
+        return self._routes.not_leader(
+            topic, partition, f"the leader of {place} changed before the outcome was known; ask again"
+        )
+
+    def _lost_one(self, topic: Topic, replicas: Sequence[tuple[int, Replica]]) -> NotLeader:
+        """The same for a call over several partitions, about one that is no longer led here."""
+        gone = next((partition for partition, replica in replicas if not replica.leads), replicas[0][0])
+        return self._lost(topic, gone)
+
+    async def _change_cluster(self, command: bytes) -> Any:
+        """Put a change into the cluster's log; its result once it has applied on this broker, too."""
+        try:
+            return await self._node.propose_cluster(command)
+        except DeadlineExceeded as error:
+            if self._routes.leader_of(METADATA_SET):
+                raise
+            raise ServiceUnavailable(
+                "nobody leads the metadata at the moment; the change may still take effect: look, or ask again soon",
+                retry_after_ms=_NO_LEADER_RETRY_MS,
+            ) from error

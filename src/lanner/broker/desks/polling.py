@@ -1,0 +1,198 @@
+"""Polls over several partitions of one broker.
+
+A poll is claimed by one partition's decision at a time. Each step goes to the partition with the most urgent
+deliverable lane, and takes from it only what is at least as urgent as the best of the others, so that strict priority
+holds over the partitions of one broker too. A poll over several brokers says which lanes the others have something
+better than (`min_lane`), and is told what is left here.
+
+What was taken is never lost because another partition failed: a poll that has something returns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, Final, NamedTuple
+
+from lanner.broker.desks.publishing import Router
+from lanner.broker.desks.questions import Questions
+from lanner.broker.node import Node
+from lanner.broker.replicas.replica import WAIT, Replica
+from lanner.errors import GroupKindConflict, LannerError
+from lanner.model import GroupKind
+from lanner.partition import MakeGroup, Poll, PollAnswer, Release
+
+_POLLERS_MAX: Final = 10_000  # of whom the latest sequence is remembered; the others are looked up
+_STEPS_MAX: Final = 16  # how many decisions one poll may be made of
+_NOTHING: Final = -1
+
+
+class Leased(NamedTuple):
+    """What one partition's decision gave to a poll."""
+
+    partition: int
+    replica: Replica
+    token: int
+    answer: PollAnswer
+
+
+class Polling:
+    """Leases for polls, the most urgent first."""
+
+    def __init__(self, node: Node, router: Router, questions: Questions) -> None:
+        self._node = node
+        self._router = router
+        self._questions = questions
+        self._first_sequence = node.now_ms() << 10
+        self._latest: dict[tuple[int, str, str], int] = {}
+        self._calls: dict[tuple[str, str], tuple[int, int]] = {}  # (group, member) → its latest sequence and call
+        self._numbers = itertools.count(1)
+
+    def called(self, group: str, member: str, sequence: int) -> int:
+        """A poll begins: a number for this call of it, so that it can be told from a repetition of the same poll."""
+        number = next(self._numbers)
+        if sequence >= 0:
+            self._calls.pop((group, member), None)
+            self._calls[group, member] = (sequence, number)
+            if len(self._calls) > _POLLERS_MAX:
+                del self._calls[next(iter(self._calls))]
+        return number
+
+    def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
+        """Whether the poll was asked again after this call: then its leases are the business of the later one."""
+        latest, number = self._calls.get((group, member), (-1, 0))
+        return latest == sequence and number > call
+
+    def _may_repeat(self, poller: tuple[int, str, str], sequence: int) -> bool:
+        """Whether this poll may have been answered before: its poller is new here, or its sequence is not."""
+        latest = self._latest.pop(poller, None)
+        self._latest[poller] = sequence
+        if len(self._latest) > _POLLERS_MAX:
+            del self._latest[next(iter(self._latest))]
+        return latest is None or sequence <= latest
+
+    def _anonymous_sequence(self) -> int:
+        """A sequence for a poll that names none, so that it is never taken for the repetition of another."""
+        return self._first_sequence + self._router.turn()
+
+    async def lease(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> tuple[list[Leased], bool]:
+        """Lease from one partition after the other, the most urgent first, until the poll is full."""
+        await self.make_group(replicas, request.group, request.start)
+        self.check_kind(replicas, request.group)  # on all of them, before anything is leased on one
+        if request.sequence < 0:
+            request = request._replace(sequence=self._anonymous_sequence())
+        elif self._may_repeat((replicas[0][1].set_id, request.group, request.member), request.sequence):
+            leased = await self._lease_again(replicas, request, call)
+            if leased:
+                return leased, False
+        return await self._lease_new(list(replicas), request, call)
+
+    async def _lease_new(
+        self, replicas: list[tuple[int, Replica]], request: Poll, call: int
+    ) -> tuple[list[Leased], bool]:
+        leased: list[Leased] = []
+        limited = False
+        messages_left, bytes_left = request.max_messages, request.max_bytes
+        sequence = request.sequence * _STEPS_MAX
+        for step in range(_STEPS_MAX):
+            place, lane, others = self._most_urgent(replicas, request.group)
+            if lane < request.min_lane or messages_left <= 0 or bytes_left <= 0:
+                break
+            partition, replica = replicas[place]
+            wanted = request._replace(
+                sequence=sequence + step,
+                max_messages=messages_left,
+                max_bytes=bytes_left,
+                min_lane=max(others, request.min_lane),
+            )
+            try:
+                answer, index = await self._ask(replica, wanted, call)
+            except LannerError:
+                if leased:
+                    break
+                raise
+            except BaseException:
+                self.give_back(request, leased, call)
+                raise
+            if answer is WAIT or not answer.leases:
+                limited = limited or (answer is not WAIT and answer.limited)
+                del replicas[place]
+                continue
+            limited = limited or answer.limited
+            leased.append(Leased(partition, replica, _token_of(answer, index), answer))
+            messages_left -= sum(lease.count for lease in answer.leases)
+            bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
+        return leased, limited
+
+    async def _ask(self, replica: Replica, request: Poll, call: int) -> tuple[Any, int]:
+        def give_back(answer: Any, index: int) -> None:
+            if answer is not WAIT:
+                whole = request._replace(sequence=request.sequence // _STEPS_MAX)
+                self.give_back(whole, [Leased(0, replica, _token_of(answer, index), answer)], call)
+
+        return await self._questions.ask(replica, request, give_back)
+
+    def give_back(self, request: Poll, leased: list[Leased], call: int) -> None:
+        """Release, without counting a delivery, what was leased for a caller who will never hear of it."""
+        if request.auto_ack or self.was_repeated(request.group, request.member, request.sequence, call):
+            return
+        for _, replica, token, answer in leased:
+            items = [(token, lease.first_offset, lease.count, 0, -1, "") for lease in answer.leases]
+            if items:
+                self._questions.tell(replica, Release(request.group, items))
+
+    async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
+        """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""
+        leased: list[Leased] = []
+        first = request.sequence * _STEPS_MAX
+        for partition, replica in replicas:
+            for sequence in range(first, first + _STEPS_MAX):
+                if replica.partition.has_polled(request.group, request.member, sequence):
+                    answer, index = await self._ask(replica, request._replace(sequence=sequence), call)
+                    if answer is not WAIT and answer.leases:
+                        leased.append(Leased(partition, replica, _token_of(answer, index), answer))
+        return leased
+
+    async def make_group(self, replicas: list[tuple[int, Replica]], group: str, start: str) -> None:
+        """A group begins on all its partitions at once: what is appended from now on is new to it everywhere."""
+        missing = [replica for _, replica in replicas if not replica.partition.has_group(group)]
+        if missing:
+            make = MakeGroup(group, GroupKind.QUEUE, start)
+            await asyncio.gather(*(self._questions.ask(replica, make) for replica in missing))
+
+    def best_lane(self, replicas: list[tuple[int, Replica]], group: str) -> int:
+        """The most urgent lane with something for the group on these; -1: there is nothing."""
+        now_ms = self._node.now_ms()
+        best = _NOTHING
+        for _, replica in replicas:
+            lane = replica.partition.best_lane(group, now_ms)
+            if lane is not None and lane > best:
+                best = lane
+        return best
+
+    def check_kind(self, replicas: list[tuple[int, Replica]], group: str) -> None:
+        for _, replica in replicas:
+            if replica.partition.kind_of(group) is GroupKind.STREAM:
+                raise GroupKindConflict(f"{group!r} is a stream group; poll under another name", group=group)
+
+    def _most_urgent(self, replicas: list[tuple[int, Replica]], group: str) -> tuple[int, int, int]:
+        """Which of these to ask next, its best lane (-1: none), and the lane below which another one has better."""
+        now_ms = self._node.now_ms()
+        turn, count = self._router.turn(), len(replicas)
+        ranked = []
+        for place, (_, replica) in enumerate(replicas):
+            lane = replica.partition.best_lane(group, now_ms)
+            if lane is not None:
+                ranked.append((lane, replica.free, (place + turn) % count, place))
+        if not ranked:
+            return 0, _NOTHING, 0
+        ranked.sort(reverse=True)
+        others = ranked[1][0] if len(ranked) > 1 else 0
+        return ranked[0][3], ranked[0][0], others
+
+
+def _token_of(answer: Any, index: int) -> int:
+    """A lease is known by the record that made it. A repeated poll is answered from an older one, and writes none: it
+    may be repeated without knowing it, at a new leader that applies what the old one had decided only now."""
+    token: int = index if answer.token is None else answer.token
+    return token

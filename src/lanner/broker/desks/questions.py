@@ -1,0 +1,79 @@
+"""Questions to partitions, and waiting for their news.
+
+A question goes to a partition that is led here and comes back with the decision behind its answer. When leadership
+is lost meanwhile, everybody who waits is woken and told so; whoever asks again is sent to the right broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lanner.broker.node import Node
+from lanner.broker.replicas.replica import Replica
+from lanner.errors import LannerError
+
+
+class Questions:
+    """Asks partitions on behalf of callers, and lets callers wait for news."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._engine = node.engine
+        self._loop = asyncio.get_running_loop()
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def ask(
+        self, replica: Replica, request: Any, when_unheard: Callable[[Any, int], None] | None = None
+    ) -> tuple[Any, int]:
+        """Put a question to a partition; its answer and the index of the decision behind it.
+
+        `when_unheard` gets a good answer when whoever asked has gone while it was decided.
+        """
+        future: asyncio.Future[tuple[Any, int]] = self._loop.create_future()
+
+        def answered(answer: Any, index: int) -> None:
+            if not future.done():
+                future.set_result((answer, index))
+            elif when_unheard is not None and not isinstance(answer, LannerError):
+                self._loop.call_soon(when_unheard, answer, index)
+
+        self._engine.ask(replica.set_id, request, answered)
+        self._node.kick()
+        answer, index = await future
+        if isinstance(answer, LannerError):
+            raise answer
+        return answer, index
+
+    def tell(self, replica: Replica, request: Any) -> None:
+        """Ask without caring for the answer."""
+        if not replica.closed:
+            self._engine.ask(replica.set_id, request, lambda *_: None)
+            self._node.kick()
+
+    async def news(self, replicas: Sequence[Replica], seconds: float) -> None:
+        """Sleep until one of these partitions has something new, the time is over, or the broker drains."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        timer = self._loop.call_later(seconds, wake)
+        self._waiters.add(waiter)
+        for replica in replicas:
+            replica.watchers.add(wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+            for replica in replicas:
+                replica.watchers.discard(wake)
+
+    def wake_all(self) -> None:
+        """Let everybody who waits look again, and find that the broker drains."""
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,306 @@
+"""Any request on any broker: the calls of the service, served here where the partition is led here, else by one hop.
+
+A forwarder knows where partitions are led and how to put answers together; what a call means is the service's business,
+here or on the other broker. The rules of asking again are in `spreading`; publishing, polls, settles and what operators
+ask have modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from lanner import limits
+from lanner.broker.desks.calls import (
+    DeadLettersResult,
+    FetchResult,
+    GroupResult,
+    Identity,
+    OffsetsResult,
+    PublishResult,
+    TopicResult,
+)
+from lanner.broker.desks.routes import BrokerRoute, TopicRoute
+from lanner.broker.forwarding.cluster import ForwardedOverview
+from lanner.broker.forwarding.polls import ForwardedPolls
+from lanner.broker.forwarding.publishes import ForwardedPublishes
+from lanner.errors import GroupNotFound, ValidationError
+from lanner.model import Message
+
+if TYPE_CHECKING:
+    from lanner.broker.desks.routes import Routes
+    from lanner.broker.node import Node
+    from lanner.broker.service import Service
+
+FETCHES_WAITING_MAX: Final = 256
+
+
+class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
+    """The service of the whole cluster, asked on this broker."""
+
+    def __init__(self, service: Service, node: Node, routes: Routes) -> None:
+        super().__init__(service, node, routes)
+        self.node_id = service.node_id
+        self.addresses = service.addresses
+        self.auto_create = service.auto_create
+        self._fetches = 0  # forwarded ones that wait
+
+    @property
+    def cluster_id(self) -> str:
+        found: str = self._service.cluster_id
+        return found
+
+    @property
+    def ready(self) -> bool:
+        found: bool = self._service.ready
+        return found
+
+    # ------------------------------------------------------------------ one partition
+
+    async def _at_leader(self, name: str, partition: int, call: Any) -> Any:
+        return (await self.spread(name, [partition], lambda service, _: call(service)))[0]
+
+    async def publish(
+        self, identity: Identity, topic: str, partition: int, data: bytes | memoryview, incarnation: int = 0
+    ) -> PublishResult:
+        """One encoded batch, under whatever identity its producer gave it."""
+        found: PublishResult = await self._at_leader(
+            topic, partition, lambda service: service.publish(identity, topic, partition, data, incarnation)
+        )
+        return found
+
+    async def fetch(
+        self,
+        identity: Identity,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_bytes: int = limits.MIB,
+        wait_ms: int = 0,
+        incarnation: int = 0,
+    ) -> FetchResult:
+        if self._fetches >= FETCHES_WAITING_MAX:
+            wait_ms = 0  # another broker holds only so many of ours: whoever asks comes again
+
+        async def fetch(service: Any) -> FetchResult:
+            found: FetchResult = await service.fetch(
+                identity, topic, partition, offset, max_bytes, wait_ms, incarnation
+            )
+            return found
+
+        self._fetches += wait_ms > 0
+        try:
+            answer: FetchResult = await self._at_leader(topic, partition, fetch)
+            return answer
+        finally:
+            self._fetches -= wait_ms > 0
+
+    # ------------------------------------------------------------------ stream use
+
+    async def peek(
+        self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int
+    ) -> list[Message]:
+        answers = await self.spread(
+            topic, partitions, lambda service, mine: service.peek(identity, topic, mine, offset, max_messages)
+        )
+        found = [message for answer in answers for message in answer]
+        # Each broker gave its own in this order, so the first of all are among the first of each.
+        found.sort(key=lambda message: (-message.priority, message.partition))
+        return found[:max_messages]
+
+    async def commit(self, identity: Identity, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        await self.spread(
+            topic,
+            list(offsets),
+            lambda service, mine: service.commit(identity, topic, group, {part: offsets[part] for part in mine}),
+        )
+
+    async def committed(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        answers = await self.spread(
+            topic, partitions, lambda service, mine: service.committed(identity, topic, group, mine)
+        )
+        return dict(sorted(item for answer in answers for item in answer.items()))
+
+    async def offsets(
+        self, identity: Identity, topic: str, time_ms: int = -1, partitions: Sequence[int] | None = None
+    ) -> tuple[int, list[OffsetsResult]]:
+        answers = await self.spread(
+            topic, partitions, lambda service, mine: service.offsets(identity, topic, time_ms, mine)
+        )
+        found = sorted(item for _, items in answers for item in items)
+        return max(incarnation for incarnation, _ in answers), found
+
+    # ------------------------------------------------------------------ topics
+
+    async def ensure_topic(self, identity: Identity, name: str) -> None:
+        await self._service.ensure_topic(identity, name)
+
+    async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+        await self._service.make_topic(identity, name, settings)
+        return await self._topic(identity, name)
+
+    async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+        await self.find_topic(name)
+        await self._service.change_topic(identity, name, settings)
+        return await self._topic(identity, name)
+
+    async def delete_topic(self, identity: Identity, name: str) -> None:
+        await self.find_topic(name)
+        await self._service.delete_topic(identity, name)
+
+    async def topics(self, identity: Identity) -> list[str]:
+        await self.catch_up()
+        found: list[str] = await self._service.topics(identity)
+        return found
+
+    async def look_up(self, names: Sequence[str]) -> None:
+        """Catch up with the metadata's leader if any of these topics is not known here."""
+        self._service.check_serving()
+        topics = self._node.engine.cluster.topics
+        if any(name not in topics for name in names):
+            await self.catch_up()
+
+    def topic_route(self, identity: Identity, name: str) -> TopicRoute:
+        found: TopicRoute = self._service.topic_route(identity, name)
+        return found
+
+    def broker_routes(self, identity: Identity) -> list[BrokerRoute]:
+        found: list[BrokerRoute] = self._service.broker_routes(identity)
+        return found
+
+    @property
+    def metadata_index(self) -> int:
+        found: int = self._service.metadata_index
+        return found
+
+    async def topic(self, identity: Identity, name: str, partitions: Sequence[int] | None = None) -> TopicResult:
+        await self.catch_up()
+        return await self._topic(identity, name, partitions)
+
+    async def _topic(self, identity: Identity, name: str, partitions: Sequence[int] | None = None) -> TopicResult:
+        answers = await self.spread(name, partitions, lambda service, mine: service.topic(identity, name, mine))
+        found = self._service.find_topic(name)
+        states = sorted((state for answer in answers for state in answer.partitions), key=lambda state: state.id)
+        return TopicResult(name, found.incarnation, found.settings.to_dict(), states)
+
+    # ------------------------------------------------------------------ groups
+
+    async def groups(self, identity: Identity, topic: str, partitions: Sequence[int] | None = None) -> list[str]:
+        answers = await self.spread(topic, partitions, lambda service, mine: service.groups(identity, topic, mine))
+        return sorted({name for names in answers for name in names})
+
+    async def group(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> GroupResult:
+        answers = await self.spread_over_groups(
+            topic, group, partitions, lambda service, mine: service.group(identity, topic, group, mine)
+        )
+        states = sorted((state for answer in answers for state in answer.partitions), key=lambda state: state.partition)
+        return GroupResult(topic, group, answers[0].kind, states)
+
+    async def drop_group(
+        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
+    ) -> None:
+        asked: set[int] = set()
+
+        async def drop(service: Any, mine: list[int]) -> bool:
+            again = not asked.isdisjoint(mine)
+            asked.update(mine)
+            try:
+                await service.drop_group(identity, topic, group, mine)
+            except GroupNotFound:
+                if not again:
+                    raise  # else the attempt that nobody answered did it
+            return True
+
+        await self.spread_over_groups(topic, group, partitions, drop)
+
+    async def seek(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        *,
+        offsets: Mapping[int, int] | None = None,
+        time_ms: int | None = None,
+        to: str | None = None,
+        partitions: Sequence[int] | None = None,
+    ) -> None:
+        if sum(choice is not None for choice in (offsets, time_ms, to)) != 1:
+            raise ValidationError("give exactly one of offsets, time_ms and to", field="seek")
+
+        async def seek(service: Any, mine: list[int]) -> bool:
+            moves = None if offsets is None else {partition: offsets[partition] for partition in mine}
+            chosen = mine if offsets is None else None
+            await service.seek(identity, topic, group, offsets=moves, time_ms=time_ms, to=to, partitions=chosen)
+            return True
+
+        if offsets is None:
+            await self.spread_over_groups(topic, group, partitions, seek)
+        else:
+            await self.spread(topic, list(offsets), seek)
+
+    # ------------------------------------------------------------------ dead letters
+
+    async def dead_letters(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        start_offset: int,
+        limit: int,
+    ) -> DeadLettersResult:
+        answers = await self.spread_over_groups(
+            topic,
+            group,
+            partitions,
+            lambda service, mine: service.dead_letters(identity, topic, group, mine, start_offset, limit),
+        )
+        letters = sorted(
+            (letter for answer in answers for letter in answer.letters),
+            key=lambda letter: (letter.partition, letter.offset),
+        )
+        return DeadLettersResult(letters[:limit], sum(answer.total for answer in answers))
+
+    async def redrive(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        offsets: Sequence[int] | None,
+    ) -> int:
+        return await self._choose_dead("redrive", identity, topic, group, partitions, offsets)
+
+    async def discard(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        offsets: Sequence[int] | None,
+    ) -> int:
+        return await self._choose_dead("discard", identity, topic, group, partitions, offsets)
+
+    async def _choose_dead(
+        self,
+        what: str,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int] | None,
+        offsets: Sequence[int] | None,
+    ) -> int:
+        if offsets is not None and (partitions is None or len(partitions) != 1):
+            raise ValidationError("offsets need the partition they belong to", field="partition")
+        return sum(
+            await self.spread_over_groups(
+                topic,
+                group,
+                partitions,
+                lambda service, mine: getattr(service, what)(identity, topic, group, mine, offsets),
+            )
+        )

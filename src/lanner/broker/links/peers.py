@@ -1,0 +1,444 @@
+"""The links to the other brokers: what this broker says to them, and what it knows of them by hearing.
+
+Each broker dials every other one and talks only on what it dialled: a *bulk* line for entries and snapshots, a *pulse*
+line for votes, heartbeats and acknowledgements, and a third connection for calls when there is something to ask. So
+bulk never delays what keeps a leader in office.
+
+Rules
+- Messages gather during a turn of the loop and leave together, several replica sets in one frame. What belongs on the
+  pulse line travels in front of entries that leave anyway, if nothing is before them: one write instead of two.
+- What cannot be sent is lost, and the Raft nodes are told so: nothing waits here for a broker that is away. What waits
+  for one that reads slowly is bounded in bytes.
+- At every dial the other end must be the broker that is expected: its node id and its cluster are compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Sequence
+from random import Random
+from typing import Any, Final, Protocol
+
+from lanner import limits
+from lanner.broker.links.notices import Notices
+from lanner.broker.replicas import snapshots
+from lanner.broker.settings import join_address
+from lanner.errors import ConflictError, ConnectionLost, DeadlineExceeded, LannerError
+from lanner.net.connector import ClientLink, open_connection
+from lanner.raft import Message, MessageKind, encode_message
+from lanner.wire.connection import Reply
+from lanner.wire.messages import Command, Control, PeerHello
+from lanner.wire.peers import Pulse, RaftFrame, SnapshotFrame
+
+log = logging.getLogger("lanner.peers")
+
+PULSES_UNTIL_ALL: Final = 20
+ALIVE_SECONDS: Final = 1.0
+DIAL_TIMEOUT_MS: Final = 2_000
+LINE_BYTES_MAX: Final = 16 * limits.MIB
+_BACKOFF_SECONDS_MIN: Final = 0.05
+_BACKOFF_SECONDS_MAX: Final = 1.0
+_BULK: Final = frozenset(int(kind) for kind in (MessageKind.APPEND, MessageKind.COMMIT, MessageKind.SNAPSHOT))
+
+Address = tuple[str, int]
+
+
+class Home(Protocol):
+    """What the links need to know of the broker they belong to."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def hello(self) -> PeerHello: ...
+    @property
+    def seeds(self) -> Sequence[Address]: ...
+    def addresses_of(self, node_id: str) -> Sequence[Address]: ...
+    def unreachable(self, set_id: int, replica_id: int) -> None: ...
+
+
+class _Line:
+    """One connection that is dialled again and again, and what waits to go over it in this turn."""
+
+    def __init__(self, peers: Peers, node_id: str, *, bulk: bool) -> None:
+        self._peers = peers
+        self._node_id = node_id
+        self._bulk = bulk
+        self.outbox: list[tuple[int, Message]] = []
+        self.link: ClientLink | None = None
+        self.told: dict[int, int] = {}  # on the pulse line: what this connection was told of leadership
+        self.pulses = 0
+        self.dial_now = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"lanner-line-{node_id[:8]}")
+
+    @property
+    def usable(self) -> ClientLink | None:
+        link = self.link
+        return link if link is not None and link.is_open and link.unsent_bytes <= LINE_BYTES_MAX else None
+
+    def flush(self) -> None:
+        """Everything that gathered, in frames of bounded size; or, when it cannot go, a word to the Raft nodes."""
+        outbox, self.outbox = self.outbox, []
+        link = self.usable
+        if link is None:
+            self._give_up(outbox)
+            return
+        items: list[tuple[int, int]] = []
+        buffers: list[bytes | memoryview] = []
+        size = 0
+        for place, (set_id, message) in enumerate(outbox):
+            if not items and link.unsent_bytes > LINE_BYTES_MAX:
+                self._give_up(outbox[place:])
+                break
+            parts = encode_message(message)
+            length = sum(map(len, parts))
+            items.append((set_id, length))
+            buffers += parts
+            size += length
+            if size >= limits.RAFT_FRAME_BYTES:
+                self.tell(link, Command.RAFT, RaftFrame(items), buffers)
+                items, buffers, size = [], [], 0
+        if items:
+            self.tell(link, Command.RAFT, RaftFrame(items), buffers)
+        link.flush()
+
+    def tell(
+        self, link: ClientLink, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()
+    ) -> None:
+        """What this connection cannot carry is lost with it; nothing that happens to a line hurts the broker."""
+        try:
+            link.tell(command, control, bulk)
+        except LannerError as error:
+            self._peers.say(self._node_id, f"{self._peers.shown(self._node_id)}: {error.message}")
+            link.abort(error)
+
+    def _give_up(self, messages: Sequence[tuple[int, Message]]) -> None:
+        for set_id, message in messages:
+            self._peers.home.unreachable(set_id, message.receiver)
+
+    async def _run(self) -> None:
+        backoff = _BACKOFF_SECONDS_MIN
+        while True:
+            try:
+                self.link = await self._peers.dial(self._node_id, bulk=self._bulk)
+                backoff = _BACKOFF_SECONDS_MIN
+                self.told = {}
+                if not self._bulk:
+                    self._peers.on_reached(self._node_id)
+                await asyncio.shield(self.link.closed)
+                self._peers.say(self._node_id, f"the connection to {self._peers.shown(self._node_id)} ended")
+            except LannerError as error:
+                self._peers.say(self._node_id, error.message)
+                if isinstance(error.__cause__, ConnectionRefusedError):
+                    self._peers.refused(self._node_id)
+            except Exception:  # a line that dies would cut this broker off until its restart
+                log.exception("a line to %s failed", self._peers.shown(self._node_id))
+            self.link = None
+            self.dial_now.clear()
+            try:
+                async with asyncio.timeout(backoff * (0.5 + self._peers.rng.random() / 2)):
+                    await self.dial_now.wait()
+            except TimeoutError:
+                pass
+            backoff = min(2 * backoff, _BACKOFF_SECONDS_MAX)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        if self.link is not None:
+            self.link.hang_up()
+
+
+class _Peer:
+    """Both lines to one broker, and the connection for calls."""
+
+    def __init__(self, peers: Peers, node_id: str) -> None:
+        self._peers = peers
+        self.node_id = node_id
+        self.bulk = _Line(peers, node_id, bulk=True)
+        self.pulse = _Line(peers, node_id, bulk=False)
+        self._calls: ClientLink | None = None
+        self._dialling: asyncio.Task[ClientLink] | None = None
+
+    def flush(self) -> None:
+        """Both lines; or one write instead of two, where that delays nothing."""
+        bulk, pulse = self.bulk, self.pulse
+        link = bulk.usable if bulk.outbox and pulse.outbox else None
+        if link is not None and link.is_idle:
+            bulk.outbox[:0] = pulse.outbox
+            pulse.outbox.clear()
+        if pulse.outbox:
+            pulse.flush()
+        if bulk.outbox:
+            bulk.flush()
+
+    async def call_link(self) -> ClientLink:
+        """The connection for calls; one dial serves all who wait for it."""
+        if self._calls is not None and self._calls.is_open:
+            return self._calls
+        if self._dialling is None or self._dialling.done():
+            self._dialling = self._peers.loop.create_task(self._peers.dial(self.node_id, bulk=False))
+            self._dialling.add_done_callback(self._dialled)
+        return await asyncio.shield(self._dialling)
+
+    def _dialled(self, dialling: asyncio.Task[ClientLink]) -> None:
+        if not dialling.cancelled() and dialling.exception() is None:
+            self._calls = dialling.result()
+
+    async def close(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+        await asyncio.gather(self.bulk.close(), self.pulse.close())
+        if self._calls is not None:
+            self._calls.hang_up()
+
+
+class Peers:
+    """Every other broker, as seen from this one."""
+
+    def __init__(self, home: Home, *, rng: Random, snapshot_bytes_per_second: int) -> None:
+        self.home = home
+        self.rng = rng
+        self.loop = asyncio.get_running_loop()
+        self.leaders: dict[int, tuple[int, str]] = {}
+        self.on_silent: Callable[[str], None] = lambda _node_id: None
+        self.on_reached: Callable[[str], None] = lambda _node_id: None
+        self._peers: dict[str, _Peer] = {}
+        self._heard: dict[str, float] = {}
+        self._leaving: set[str] = set()  # those who said that they stop
+        self._addresses: dict[str, Address] = {}  # as they said themselves
+        self._dirty: dict[_Peer, None] = {}
+        self._flush_due = False
+        self._snapshot_rate = snapshot_bytes_per_second
+        self._snapshot_free_seconds = 0.0
+        self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._notices = Notices(log)
+
+    # ------------------------------------------------------------------ who there is
+
+    def know(self, node_ids: Sequence[str]) -> None:
+        """Keep lines to exactly these brokers."""
+        if self._closed:
+            return
+        wanted = set(node_ids) - {self.home.node_id, ""}
+        for node_id in wanted - self._peers.keys():
+            self._peers[node_id] = _Peer(self, node_id)
+        for node_id in self._peers.keys() - wanted:
+            gone = self._peers.pop(node_id)
+            self._heard.pop(node_id, None)
+            self._leaving.discard(node_id)
+            self._addresses.pop(node_id, None)
+            self.on_silent(node_id)
+            closing = self.loop.create_task(gone.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    @property
+    def known(self) -> list[str]:
+        return list(self._peers)
+
+    def met(self, peer: PeerHello, address: Address | None) -> None:
+        """That broker has connected: it is there, and says where it is reached."""
+        found = self._peers.get(peer.node_id)
+        if found is not None:
+            if address is not None:
+                self._addresses[peer.node_id] = address
+            found.bulk.dial_now.set()
+            found.pulse.dial_now.set()
+
+    def heard(self, node_id: str, pulse: Pulse, sets: Container[int]) -> None:
+        """A pulse came: it lives, and leads these, of which only those count that there are."""
+        if node_id not in self._peers:
+            return
+        self._heard[node_id] = self.loop.time()
+        if pulse.leaving:
+            self._leaving.add(node_id)
+        else:
+            self._leaving.discard(node_id)
+        leaders = self.leaders
+        for set_id, term in pulse.leads:
+            known = leaders.get(set_id)
+            if set_id in sets and (known is None or known[0] <= term):
+                leaders[set_id] = (term, node_id)
+
+    def is_alive(self, node_id: str) -> bool:
+        """A pulse was heard a moment ago; this broker itself always lives."""
+        heard = self._heard.get(node_id)
+        return node_id == self.home.node_id or (heard is not None and self.loop.time() - heard <= ALIVE_SECONDS)
+
+    def may_lead(self, node_id: str) -> bool:
+        """Whether leadership may go there: it lives, and has not said that it stops."""
+        return node_id not in self._leaving and self.is_alive(node_id)
+
+    def forget_leaders(self, sets: Container[int]) -> None:
+        """Of sets that are no longer there."""
+        for set_id in [one for one in self.leaders if one not in sets]:
+            del self.leaders[set_id]
+
+    def shown(self, node_id: str) -> str:
+        address = next(iter(self.addresses_of(node_id)), None)
+        return f"broker {node_id[:8]}" + ("" if address is None else f" at {join_address(*address)}")
+
+    def say(self, node_id: str, text: str) -> None:
+        self._notices.say(node_id, text)
+
+    def addresses_of(self, node_id: str) -> list[Address]:
+        """Where a broker may be reached, the likeliest first."""
+        said = self._addresses.get(node_id)
+        found = [] if said is None else [said]
+        return list(dict.fromkeys([*found, *self.home.addresses_of(node_id)]))
+
+    # ------------------------------------------------------------------ connections
+
+    async def dial(self, node_id: str, *, bulk: bool) -> ClientLink:
+        """A connection to that broker, whichever of its addresses answers in its name."""
+        problem: LannerError = ConnectionLost(f"where broker {node_id[:8]} is reached is not known yet")
+        addresses = self.addresses_of(node_id)
+        if not any(map(self.is_alive, self._peers)):
+            # All may have moved since they last spoke: then they are where the operator says now.
+            addresses += [seed for seed in self.home.seeds if seed not in addresses]
+        for host, port in addresses:
+            try:
+                return await self._dial_at(node_id, host, port, bulk=bulk)
+            except LannerError as error:
+                problem = error
+        raise problem
+
+    async def _dial_at(self, node_id: str, host: str, port: int, *, bulk: bool) -> ClientLink:
+        own = self.home.hello
+        peer = PeerHello(own.cluster_id, own.node_id, own.name, own.address, bulk)
+        link = await open_connection(
+            host,
+            port,
+            client="lanner-broker",
+            timeout_ms=DIAL_TIMEOUT_MS,
+            peer=peer,
+            silent_ms_max=limits.PEER_SILENT_MS_MAX,
+        )
+        there = link.hello_reply
+        if there.node_id == node_id and there.cluster_id in ("", own.cluster_id):
+            return link
+        link.hang_up()
+        what = "node" if there.node_id != node_id else "cluster"
+        found, expected = (there.node_id, node_id) if what == "node" else (there.cluster_id, own.cluster_id)
+        raise ConflictError(
+            f"{join_address(host, port)} answers as {what} {found}, where {what} {expected} is expected: another "
+            "broker listens there; nothing is sent to it",
+            address=join_address(host, port),
+        )
+
+    # ------------------------------------------------------------------ saying
+
+    def put(self, node_id: str, set_id: int, message: Message) -> None:
+        """To be sent by the next `flush`."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            self.home.unreachable(set_id, message.receiver)
+            return
+        line = peer.bulk if message.kind in _BULK else peer.pulse
+        line.outbox.append((set_id, message))
+        self._dirty[peer] = None
+
+    def send(self, node_id: str, set_id: int, message: Message) -> None:
+        """To be sent when this turn of the loop is over."""
+        self.put(node_id, set_id, message)
+        if not self._flush_due:
+            self._flush_due = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        self._flush_due = False
+        dirty, self._dirty = self._dirty, {}
+        for peer in dirty:
+            peer.flush()
+
+    def send_snapshot(self, node_id: str, value: snapshots.Piece | snapshots.Reply) -> None:
+        """Pieces leave at a bounded rate, over all peers together; answers leave at once."""
+        data = snapshots.encode(value)
+        now = self.loop.time()
+        if isinstance(value, snapshots.Reply):
+            self._tell_snapshot(node_id, data)
+            return
+        start = max(now, self._snapshot_free_seconds)
+        self._snapshot_free_seconds = start + len(data) / self._snapshot_rate
+        if start > now:
+            self.loop.call_at(start, self._tell_snapshot, node_id, data)
+        else:
+            self._tell_snapshot(node_id, data)
+
+    def _tell_snapshot(self, node_id: str, data: bytes) -> None:
+        peer = self._peers.get(node_id)
+        link = None if peer is None else peer.bulk.usable
+        if peer is not None and link is not None:
+            peer.bulk.tell(link, Command.SNAPSHOT, SnapshotFrame(), [data])
+
+    def pulse(self, now_ms: int, led: Sequence[tuple[int, int]], *, leaving: bool = False) -> None:
+        """A sign of life to everybody; each connection is told what is new, and now and then everything."""
+        for peer in self._peers.values():
+            link = peer.pulse.usable
+            if link is not None:
+                line = peer.pulse
+                line.pulses += 1
+                if line.pulses % PULSES_UNTIL_ALL == 0:  # for a listener to whom some of it was news too early
+                    line.told = {}
+                told = line.told
+                news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
+                told.update(news)
+                line.tell(link, Command.PULSE, Pulse(now_ms, news, leaving))
+
+    def watch(self) -> None:
+        """Notice who has gone silent since the last look."""
+        now = self.loop.time()
+        for node_id in [one for one, heard in self._heard.items() if now - heard > ALIVE_SECONDS]:
+            self.refused(node_id)
+
+    def refused(self, node_id: str) -> None:
+        """Nobody listens where that broker was: its process is gone. No reason to wait until it has been silent."""
+        if self._heard.pop(node_id, None) is not None:
+            self._leaving.discard(node_id)
+            self.on_silent(node_id)
+
+    # ------------------------------------------------------------------ asking
+
+    async def call(
+        self,
+        node_id: str,
+        command: Command,
+        control: Control,
+        bulk: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_ms: int,
+    ) -> Reply:
+        """One request to that broker, which serves it itself or refuses."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            raise ConnectionLost(f"broker {node_id[:8]} is not known here")
+        try:
+            async with asyncio.timeout(max(timeout_ms, 1) / 1_000):
+                try:
+                    link = await peer.call_link()
+                except ConflictError as error:  # whoever listens there is another one: no business of who asked
+                    raise ConnectionLost(error.message, **error.details) from error
+                return await link.request(command, control, bulk)
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None
+
+    async def ask_at(self, address: Address, command: Command, control: Control) -> Any:
+        """One request to whoever listens there: for brokers that do not know each other yet."""
+        link = await open_connection(*address, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=self.home.hello)
+        try:
+            async with asyncio.timeout(10 * DIAL_TIMEOUT_MS / 1_000):
+                return (await link.request(command, control)).control
+        except TimeoutError:
+            raise DeadlineExceeded(f"{join_address(*address)} did not answer") from None
+        finally:
+            link.hang_up()
+
+    async def close(self) -> None:
+        self._closed = True
+        peers, self._peers = self._peers, {}
+        await asyncio.gather(*(peer.close() for peer in peers.values()), *self._closing)
+
+
+__all__ = ["Address", "Home", "Peers"]

@@ -1,0 +1,1 @@
+"""What a broker holds: replicas, the engine that drives them with one journal, snapshots, rest. No socket, no clock."""

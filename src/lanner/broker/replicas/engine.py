@@ -1,0 +1,496 @@
+"""The broker without its I/O: every replica, the ledger beneath them, and the order in which things happen.
+
+The engine is one synchronous object. It never waits, sleeps or touches a disk by itself; the shell around it (`node`
+in a real broker, the simulator in tests) carries out what it asks for and reports back:
+
+    engine.propose(...) / engine.ask(...)            callers' work comes in
+    commit = engine.pump()                           decide, gather what every replica must store, as one commit
+    perform(commit, files)                           the shell writes and syncs (a thread, or a simulated disk)
+    engine.committed(commit)                         now it is durable: advance, apply, answer the callers
+
+    job = engine.begin_save()                        now and then: the table catches up with the journal
+    while engine.save_step(job): ...                 replica by replica, in the same turn, as many as it has time for
+    while engine.encode_step(job): ...               in this turn, and in as many others as it takes
+    table.commit(job.puts)
+    engine.saved(job)
+
+    engine.take_messages() / engine.step(...)        with peers: what the Raft nodes say to each other
+    engine.take_parcels() / engine.take_replies() / engine.step_snapshot(...)      and snapshots, piece by piece
+
+At most one commit is in flight; what arrives meanwhile gathers and goes into the next one (group commit). A caller is
+answered only from `committed`, so nobody hears of something that a power loss could take back.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from lanner import batch, limits
+from lanner.broker.replicas.headers import KnownHeaders
+from lanner.broker.replicas.installs import Incoming, Installs
+from lanner.broker.replicas.logs import JournalLog
+from lanner.broker.replicas.payloads import PayloadCache
+from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Effects, Load, Machine, OnAnswer, OnApplied, Replica
+from lanner.broker.replicas.resting import Rest
+from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
+from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
+from lanner.cluster import Cluster
+from lanner.errors import LannerError, PartitionNotFound
+from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
+from lanner.model import TopicSettings
+from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
+from lanner.raft import Config, Entry, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
+
+CLUSTER_SET: Final = 0
+SOLE_VOTER: Final = 1
+_POSITIONS: Final = "I"
+_UNCOMMITTED_BYTES_MAX: Final = 2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION
+
+
+class Seat(NamedTuple):
+    """Which replica of a set this broker holds, and who the set was born with."""
+
+    replica_id: int
+    founders: frozenset[int]
+
+
+SOLE_SEAT: Final = Seat(SOLE_VOTER, frozenset({SOLE_VOTER}))
+
+
+@dataclass(slots=True)
+class SaveJob:
+    """A save under way: the ledger's part of it, and which replicas it took in at which index."""
+
+    save: Save
+    taken: list[tuple[Replica, int]] = field(default_factory=list)
+    built: list[Incoming] = field(default_factory=list)
+
+    @property
+    def puts(self) -> Mapping[bytes, bytes | None]:
+        return self.save.puts
+
+
+class Engine:
+    """All replicas of one broker over one ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        files: Files,
+        *,
+        rng: Random,
+        now_ms: Callable[[], int],
+        clocks: Callable[[], int] | None = None,
+        cache_bytes: int = 64 * limits.MIB,
+        tail_entries: int = TAIL_ENTRIES,
+        tail_bytes_max: int = TAIL_BYTES_MAX,
+        pinned_bytes_max: int = PINNED_BYTES_MAX,
+    ) -> None:
+        self.ledger = ledger
+        self.files = files
+        self.replicas: dict[int, Replica] = {}
+        self.settings: dict[int, TopicSettings] = {}
+        self.cache = PayloadCache(cache_bytes)
+        self.headers = KnownHeaders()
+        self.commits = 0
+        self.entries_committed = 0
+        self._rng = rng
+        self._now_ms = now_ms
+        self._clocks = clocks  # of how many brokers the clocks are behind that; None: its word is enough
+        self._dirty: dict[int, Replica] = {}
+        self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
+        self._saving: SaveJob | None = None
+        self._due: list[tuple[int, int]] = []
+        self._due_unknown: dict[int, Replica] = {}
+        self._unsaved: dict[int, Replica] = {}
+        self._load_here = Load()
+        self._messages: list[tuple[int, Message]] = []
+        self.sending = Sending(ledger, self.transform)
+        self.installs = Installs(ledger, self._installed)
+        self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
+        self._rest = Rest()
+        self._installed_sets: dict[int, None] = {}
+
+    # ------------------------------------------------------------------ replica sets
+
+    @property
+    def cluster(self) -> Cluster:
+        machine = self.replicas[CLUSTER_SET].machine
+        assert isinstance(machine, Cluster)
+        return machine
+
+    def open_set(self, set_id: int, seat: Seat = SOLE_SEAT) -> Replica:
+        """Start the replica of a set, new or as the ledger knows it; one without peers elects itself."""
+        try:
+            known = self.ledger.state(set_id)
+        except KeyError:
+            self.ledger.add_set(set_id, seat.replica_id)
+            known = self.ledger.state(set_id)
+        if known.replica_id != seat.replica_id:  # its votes were given in another name
+            raise ValueError(f"the log of set {set_id} is that of replica {known.replica_id}, not {seat.replica_id}")
+        rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id)
+        machine = self._load(set_id)
+        saved = rows.get(MEMBERSHIP_KEY)
+        members = Membership(seat.founders, frozenset()) if saved is None else Membership.decode(saved)
+        changes = log.memberships(known.saved_index + 1, known.last_index)
+        restored = Restored(
+            hard_state=HardState(known.term, known.vote),
+            voters=members.voters,
+            learners=members.learners,
+            compacted_index=known.compacted_index,
+            compacted_term=known.compacted_term,
+            last_index=known.last_index,
+            last_term=known.last_term,
+            applied_index=known.saved_index,
+            memberships=changes,
+        )
+        config = Config(
+            node_id=seat.replica_id,
+            uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX,
+            tells_commits=set_id == CLUSTER_SET,  # every broker acts on the metadata; of a partition only its leader
+        )
+        clocks = None if set_id == CLUSTER_SET else self._clocks
+        replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine, self._load_here, clocks)
+        self.replicas[set_id] = replica
+        if not changes and members == (frozenset({seat.replica_id}), frozenset()):
+            replica.node.campaign()
+        self._dirty[set_id] = replica
+        self._rest.wake(replica)
+        return replica
+
+    def _load(self, set_id: int) -> Machine:
+        rows = self.ledger.rows(set_id)
+        return Cluster(rows) if set_id == CLUSTER_SET else Partition(rows, self.headers.read)
+
+    def close_set(self, set_id: int, error: LannerError) -> None:
+        """Forget a set for good: its topic was deleted."""
+        replica = self.replicas.pop(set_id, None)
+        self._dirty.pop(set_id, None)
+        self._due_unknown.pop(set_id, None)
+        self._unsaved.pop(set_id, None)
+        self._rest.forget(set_id)
+        self.settings.pop(set_id, None)
+        self.tails.forget(set_id)
+        self.sending.give_up(set_id)
+        self.installs.forget(set_id)
+        self.ledger.remove_set(set_id)
+        if replica is not None:
+            replica.close(error)
+
+    def change_settings(self, set_id: int, settings: TopicSettings) -> None:
+        """The topic's settings, from the next decision on; what is due may be due at another time now."""
+        self.settings[set_id] = settings
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            self._due_unknown[set_id] = replica
+
+    def wake(self, set_id: int) -> None:
+        """Something happened to a set from outside: look at it in the next pump, and tick it again if it rests."""
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            self._dirty[set_id] = replica
+            self._rest.wake(replica)
+
+    def resting(self) -> list[int]:
+        """The sets whose Raft nodes are not ticked now, because nothing happens in them."""
+        return [set_id for set_id in self.replicas if set_id in self._rest]
+
+    def replica(self, set_id: int) -> Replica:
+        replica = self.replicas.get(set_id)
+        if replica is None:
+            raise PartitionNotFound("the partition is not served by this broker")
+        return replica
+
+    # ------------------------------------------------------------------ calls
+
+    def propose(self, set_id: int, payload: bytes, on_applied: OnApplied) -> int:
+        """Put a record into a set's log; on_applied is told its fate once it is durable and applied."""
+        replica = self.replica(set_id)
+        index = replica.propose(payload, on_applied)
+        self._dirty[set_id] = replica
+        return index
+
+    def step(self, set_id: int, message: Message) -> None:
+        """A message of another replica of the set arrived. One for a set that is not here is taken for a lost one."""
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            replica.node.step(message)
+            self._rest.heard(replica, message)
+            if replica.node.has_ready():
+                self._dirty[set_id] = replica
+
+    def take_messages(self) -> list[tuple[int, Message]]:
+        """What is to be sent to other replicas, as (set, message); handed out once. Losing some costs only time."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def take_parcels(self) -> list[Parcel]:
+        """Pieces of snapshots to be read (`Parcel.load`) and sent, each handed out once, at the shell's own pace."""
+        saving = () if self._saving is None else {replica.set_id for replica, _ in self._saving.taken}
+        return self.sending.take(saving)
+
+    def take_replies(self) -> list[Reply]:
+        """Answers to pieces of snapshots, to be sent; handed out once."""
+        replies, self.installs.replies = self.installs.replies, []
+        return replies
+
+    def step_snapshot(self, value: Piece | Reply) -> None:
+        """A piece of a snapshot has arrived, or the answer to one. Losing either costs only time."""
+        replica = self.replicas.get(value.set_id)
+        if replica is None:
+            return
+        if isinstance(value, Piece):
+            self.installs.step(replica, value)
+        else:
+            self.sending.step(value)
+        self._dirty[value.set_id] = replica
+
+    def take_installed(self) -> list[int]:
+        """The sets whose state a snapshot has replaced, told once; for whoever keeps something of their state."""
+        installed, self._installed_sets = self._installed_sets, {}
+        return list(installed)
+
+    def ask(self, set_id: int, request: Any, on_answer: OnAnswer) -> None:
+        """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
+        replica = self.replica(set_id)
+        replica.ask(request, on_answer)
+        self._dirty[set_id] = replica
+
+    # ------------------------------------------------------------------ the commit path
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is in flight."""
+        return self._in_flight is not None
+
+    def pump(self) -> Commit | None:
+        """Decide what waits, then gather everything that must be stored into one commit, if none is in flight."""
+        if self._in_flight is not None:
+            return None
+        installs = self.installs
+        if installs.active:
+            for installing in installs.ready():
+                self._dirty[installing.set_id] = installing
+        if not (self._dirty or self.ledger.has_changes):
+            return None
+        now_ms = self._now_ms()
+        items: list[CommitItem] = []
+        stored: list[tuple[Replica, list[Ready]]] = []
+        dirty, self._dirty = self._dirty, {}
+        for set_id, replica in dirty.items():
+            if replica.undecided:
+                if replica.leads:
+                    replica.decide(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+                else:
+                    self._dirty[set_id] = replica  # until it can tell the time
+            self._take_ready(replica)
+            if replica.unstored:
+                self._rest.wake(replica)
+                readies, replica.unstored = replica.unstored, []
+                stored.append((replica, readies))
+                items.append(_item(set_id, readies))
+        # After all that the old logs have to say.
+        built, flips = installs.take_commit() if installs.active else ((), ())
+        if not items and not built and not flips and not self.ledger.has_changes:
+            return None
+        commit = self.ledger.begin_commit(items, built, flips)
+        self._in_flight = (commit, stored, installs.storing() if installs.active else [])
+        self.commits += 1
+        return commit
+
+    def committed(self, commit: Commit) -> None:
+        """The commit is durable: tell the Raft nodes, apply what that commits, and answer the callers."""
+        assert self._in_flight is not None and self._in_flight[0] is commit
+        _, stored, building = self._in_flight
+        self._in_flight = None
+        self.ledger.commit_synced(commit)
+        if building:
+            self.installs.stored(building)
+        for replica, readies in stored:
+            for ready in readies:
+                self.entries_committed += len(ready.entries)
+                replica.node.advance(ready)
+        for set_id, _ in commit.flips:
+            self.installs.flipped(set_id)
+        for replica, _ in stored:
+            if not replica.closed:
+                self._take_ready(replica)
+            if replica.unstored or replica.undecided:
+                self._dirty[replica.set_id] = replica
+
+    def _installed(self, replica: Replica, snapshot: Snapshot) -> None:
+        """The set's rows are those of the snapshot now."""
+        replica.install(self._load(replica.set_id))
+        self.tails.forget(replica.set_id)
+        self._installed_sets[replica.set_id] = None
+        self._dirty[replica.set_id] = replica
+
+    def _take_ready(self, replica: Replica) -> None:
+        effects = replica.take_ready()
+        if effects:
+            self._tell_ledger(replica, effects)
+        if replica.messages:
+            self._messages += [(replica.set_id, message) for message in replica.messages]
+            replica.messages.clear()
+        if replica.snapshot_peers:
+            for peer in replica.snapshot_peers:
+                self.sending.ask(replica, peer)
+            replica.snapshot_peers.clear()
+        if replica.applied_news:
+            replica.applied_news = False
+            self._unsaved[replica.set_id] = replica
+            if replica.set_id != CLUSTER_SET:
+                self._due_unknown[replica.set_id] = replica
+
+    def _tell_ledger(self, replica: Replica, effects: Iterable[Effects]) -> None:
+        """What the machine wants to keep, run by run, and what it lets go of. Only a leader is asked for payloads."""
+        ledger, cache, set_id = self.ledger, self.cache, replica.set_id
+        leads = replica.node.leadership is not None
+        first, last = 1, 0  # of the run that is not told yet
+        for index, payload, released in effects:
+            if payload is not None:
+                if index != last + 1:
+                    ledger.keep(set_id, first, last)
+                    first = index
+                last = index
+                if leads:
+                    cache.put(set_id, index, payload)
+            if released:
+                ledger.keep(set_id, first, last)
+                first = last + 1
+                self._let_go(set_id, released)
+        ledger.keep(set_id, first, last)
+
+    def _let_go(self, set_id: int, released: Iterable[tuple[int, Any, int]]) -> None:
+        ledger = self.ledger
+        for index, kept, size in released:
+            if kept is None:
+                ledger.release(set_id, index)
+                self.cache.drop(set_id, index)
+            else:
+                ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), size)
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
+        now_ms = self._now_ms()
+        for replica in self._rest.tick():
+            self._dirty[replica.set_id] = replica
+        self.sending.tick()
+        self.installs.tick()
+        for set_id, replica in self._due_unknown.items():
+            due_ms = replica.partition.next_due_ms(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+            if due_ms is not None:
+                heappush(self._due, (due_ms, set_id))
+        self._due_unknown.clear()
+        while self._due and self._due[0][0] <= now_ms:
+            _, set_id = heappop(self._due)
+            due = self.replicas.get(set_id)
+            if due is not None and due.node.own_term_applied:
+                self.ask(set_id, Tick(), self._ticked(due))
+
+    def _ticked(self, replica: Replica) -> OnAnswer:
+        def look_again(_answer: Any, _index: int) -> None:
+            if not replica.closed:
+                self._due_unknown[replica.set_id] = replica
+
+        return look_again
+
+    # ------------------------------------------------------------------ saving
+
+    def begin_save(self) -> SaveJob | None:
+        """Start bringing the table up to date, or None when nothing has changed since the last time.
+
+        The steps of one save belong to one turn of the loop: what a machine holds and what the ledger keeps for it
+        must be of one moment. A save need not take in every replica; those left over go first the next time.
+        """
+        if not self._unsaved and not self.ledger.save_needed and not self.installs.save_needed:
+            return None
+        save = self.ledger.begin_save()
+        self._saving = SaveJob(save, built=self.installs.take_save(save))
+        return self._saving
+
+    def save_step(self, job: SaveJob) -> bool:
+        """Take one more replica into the save; False when none is left."""
+        set_id = next((set_id for set_id in self._unsaved if not self.sending.holds(set_id)), None)
+        if set_id is None:
+            return False
+        replica = self._unsaved.pop(set_id)
+        applied_index = replica.node.applied_index
+        job.save.add_set(set_id, applied_index, replica.take_dirty())
+        job.taken.append((replica, applied_index))
+        return True
+
+    def encode_step(self, job: SaveJob) -> bool:
+        """Turn a part of the save into bytes; False when none is left. This may be done in later turns, too."""
+        return job.save.encode_some()
+
+    def saved(self, job: SaveJob) -> None:
+        """The table holds the save: the logs before it are no longer needed to rebuild the machines."""
+        self.ledger.saved(job.save)
+        self._saving = None
+        self.installs.saved(job.built)
+        for replica, index in job.taken:
+            if replica.closed or index <= replica.node.compacted_index:
+                continue  # such as what was saved before a snapshot took its place
+            if replica.has_peers:
+                self.tails.saved(replica, index)
+            else:
+                self.tails.forget(replica.set_id)
+                self._compact(replica, index)
+        for replica, index in self.tails.choose():
+            self._compact(replica, index)
+
+    def _compact(self, replica: Replica, index: int) -> None:
+        term = self.ledger.term(replica.set_id, index)
+        self.ledger.compact(replica.set_id, index)
+        replica.node.compacted(index, term)
+
+    # ------------------------------------------------------------------ reading
+
+    def payload_from_memory(self, set_id: int, index: int) -> bytes | None:
+        return self.cache.get(set_id, index)
+
+    def transform(self, set_id: int, payload: bytes, kept: bytes) -> bytes:
+        """What a rewrite stores of an entry of which only some messages are still needed."""
+        positions = array(_POSITIONS, kept)
+        data = memoryview(payload)[APPEND_PREFIX_BYTES:]
+        try:
+            return payload[:APPEND_PREFIX_BYTES] + batch.extract(data, positions)
+        except LannerError:
+            return payload  # a batch that does not decode stays as it is until its dead letters are discarded
+
+    def status(self, set_id: int) -> dict[str, object]:
+        return self.replica(set_id).node.status()
+
+    @property
+    def unapplied_bytes(self) -> int:
+        """Bytes of proposals that have not applied yet, over all replicas."""
+        return self._load_here.unapplied_bytes
+
+    @property
+    def led(self) -> bool:
+        """Whether every replica here has a leader that may decide."""
+        return all(replica.leads for replica in self.replicas.values())
+
+
+_DEFAULT_SETTINGS: Final = TopicSettings()
+
+
+def _item(set_id: int, readies: list[Ready]) -> CommitItem:
+    if len(readies) == 1:
+        return CommitItem(set_id, readies[0].hard_state, readies[0].entries)
+    hard_state = next((ready.hard_state for ready in reversed(readies) if ready.hard_state is not None), None)
+    entries: list[Entry] = []
+    for ready in readies:
+        if entries and ready.entries:
+            # A later ready may discard what an earlier one appended: only what is left of it is stored.
+            del entries[max(0, ready.entries[0].index - entries[0].index) :]
+        entries += ready.entries
+    return CommitItem(set_id, hard_state, entries)
