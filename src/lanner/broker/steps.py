@@ -36,6 +36,7 @@ _CHANGES: Final = {
     Action.BACK_DEMOTE: Change.DEMOTE,
     Action.REMOVE: Change.REMOVE,
     Action.BACK_REMOVE: Change.REMOVE,
+    Action.BACK_PROMOTE: Change.PROMOTE,
 }
 
 
@@ -119,7 +120,7 @@ class Steps:
             return "the change of membership has not committed yet"
         if node.node_id == number:  # who leads does not take itself out: first somebody else must lead
             return self._lead_away(step, node, attempt, alive)
-        if step.action is Action.PROMOTE:
+        if step.action in (Action.PROMOTE, Action.BACK_PROMOTE):
             reason = self._unfit(step.set_id, node, number, alive)
             if reason:  # a voter that does not answer would weaken the set
                 return reason
@@ -197,7 +198,7 @@ def _is_done(action: Action, node: RaftNode, number: int) -> bool:
     voter, learner = number in node.voters, number in node.learners
     if action is Action.ADD_LEARNER:
         return voter or learner
-    if action is Action.PROMOTE:
+    if action in (Action.PROMOTE, Action.BACK_PROMOTE):
         return voter
     if action in (Action.DEMOTE, Action.BACK_DEMOTE):
         return not voter

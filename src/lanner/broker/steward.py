@@ -233,12 +233,14 @@ class Steward:
         if term != node.term:
             since = self._ticks
             self._led_since[set_id] = (node.term, since)
+        self._look_for_silent_peers(replica)
         record = cluster.sets.get(set_id)
         try:
             if (
                 not self._remove_stray(cluster, replica)
                 and record is not None
                 and not self._add_founder(cluster, replica)
+                and not self._give_vote_back(cluster, record, replica)
             ):
                 if node.node_id == record.preferred:
                     self._retries.pop(set_id, None)
@@ -246,6 +248,15 @@ class Steward:
                     self._bring_home(cluster, record, replica)
         except LannerError:
             return  # not now; it is looked at again within a second
+
+    def _look_for_silent_peers(self, replica: Replica) -> None:
+        """A replica that is not heard, on a broker that is, may wait for a heartbeat: no set rests without it."""
+        leadership = replica.node.leadership
+        assert leadership is not None, "it leads"
+        for peer, progress in leadership.progress.items():
+            if not progress.heard and self._alive(self.route(replica.set_id, peer) or ""):
+                self.engine.wake(replica.set_id)
+                return
 
     def _remove_stray(self, cluster: Cluster, replica: Replica) -> bool:
         """Take members out that are gone by the record, one at a time; whether there was one."""
@@ -277,6 +288,19 @@ class Steward:
         node.change_membership(Change.ADD_LEARNER, min(missing))
         self.engine.wake(CLUSTER_SET)
         return True
+
+    def _give_vote_back(self, cluster: Cluster, record: ReplicaSet, replica: Replica) -> bool:
+        """Let those vote who do by the record and only listen. A broker that had not heard that a step was taken back
+        may have done it once more when it came to lead."""
+        node, set_id = replica.node, record.set_id
+        if not node.learners or set_id == CLUSTER_SET or any(move.set_id == set_id for move in cluster.moves.values()):
+            return False
+        for voter in record.voters:
+            if voter.replica_id in node.learners:
+                node.change_membership(Change.PROMOTE, voter.replica_id)
+                self.engine.wake(set_id)
+                return True
+        return False
 
     def _bring_home(self, cluster: Cluster, record: ReplicaSet, replica: Replica) -> None:
         """Hand leadership to the replica that should have it, if that is there and keeps up."""

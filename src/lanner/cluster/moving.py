@@ -6,7 +6,9 @@ step to be done is always in the state, so a crash at any point loses nothing: w
 for the same step, and finds it done or does it. That is why every step must be harmless when done twice.
 
 A move can be taken back until its source has begun to go. Taking back is done by steps too, because a step may have
-happened that was not reported yet: each of them removes what is there, and is content when nothing is.
+happened that was not reported yet: each of them removes what is there, and is content when nothing is. Where nothing
+comes for a source that goes, and its broker stays, it can even get its vote back: else a set that was to have fewer
+replicas, and loses the disk of another meanwhile, could neither give that one up nor the first.
 """
 
 from __future__ import annotations
@@ -152,9 +154,9 @@ def finish_step(state: State, move: Move) -> None:
 def _change_set(state: State, move: Move) -> None:
     before, number = state.sets[move.set_id], move.replica_id
     after = before
-    if move.action is Action.PROMOTE:
+    if move.action in (Action.PROMOTE, Action.BACK_PROMOTE):
         after = _with_vote(before, number, True)
-        if move.source and before.preferred == move.source:
+        if move.action is Action.PROMOTE and move.source and before.preferred == move.source:
             after = replace(after, preferred=number)
     elif move.action in _DEMOTING:
         if before.replica(number) in before.voters and len(before.voters) == 1:
@@ -200,11 +202,13 @@ def take_back(state: State, move: Move, *, failed: bool = False) -> bool:
         if not move.taken_back:
             drop_move(state, move, failed=failed)
         return True
-    if move.action in (Action.DEMOTE, Action.REMOVE):
+    if move.action is Action.REMOVE or (move.action is Action.DEMOTE and not _may_stay(state, move)):
         return False
     born_here = (Action.BACK_REMOVE,) if Action.ADD_LEARNER in move.steps else ()
     back: Steps = ()
-    if move.target and move.action in (Action.ADD_LEARNER, Action.CATCH_UP):
+    if move.action is Action.DEMOTE:
+        back = (Action.BACK_PROMOTE,)
+    elif move.target and move.action in (Action.ADD_LEARNER, Action.CATCH_UP):
         back = born_here
     elif move.target:
         back = (Action.BACK_HAND_OVER, Action.BACK_DEMOTE, *born_here)
@@ -217,6 +221,11 @@ def take_back(state: State, move: Move, *, failed: bool = False) -> bool:
     _enter(state, replace(move, steps=move.steps[: move.position] + back, failures=0))
     state.unsettled = True
     return True
+
+
+def _may_stay(state: State, move: Move) -> bool:
+    """Whether the source could keep its vote: nothing has come in its place, and its broker is to keep what it has."""
+    return not move.target and move.set_id != METADATA_SET and state.is_active(move.source_node)
 
 
 def drop_move(state: State, move: Move, *, failed: bool = False) -> None:

@@ -97,7 +97,7 @@ def count_to_be(replica_set: ReplicaSet, moves: Iterable[Move]) -> int:
     for move in moves:
         coming = bool(move.target_node) and not move.started
         leaving = bool(move.source) and not move.taken_back
-        count += coming - leaving - move.taken_back
+        count += coming - leaving - (move.taken_back and bool(move.target))
     return count
 
 

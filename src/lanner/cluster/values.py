@@ -90,7 +90,7 @@ class ReplicaSet(msgspec.Struct, array_like=True, frozen=True):
 class Action(StrEnum):
     """One step of a move. The first three are about its target, the next three about its source.
 
-    The last three take a move back: they are about the target again.
+    The others take a move back: three about the target again, and one about a source that was to go.
     """
 
     ADD_LEARNER = "add_learner"
@@ -102,11 +102,13 @@ class Action(StrEnum):
     BACK_HAND_OVER = "back_hand_over"
     BACK_DEMOTE = "back_demote"
     BACK_REMOVE = "back_remove"
+    BACK_PROMOTE = "back_promote"
 
 
 ON_SOURCE: Final = frozenset({Action.HAND_OVER, Action.DEMOTE, Action.REMOVE})
-TAKING_BACK: Final = frozenset({Action.BACK_HAND_OVER, Action.BACK_DEMOTE, Action.BACK_REMOVE})
-GOING: Final = ON_SOURCE | TAKING_BACK
+BACK_ON_TARGET: Final = frozenset({Action.BACK_HAND_OVER, Action.BACK_DEMOTE, Action.BACK_REMOVE})
+TAKING_BACK: Final = BACK_ON_TARGET | {Action.BACK_PROMOTE}
+GOING: Final = ON_SOURCE | BACK_ON_TARGET
 
 Steps = tuple[Action, ...]
 REPLACE: Final[Steps] = tuple(Action)[:6]
@@ -141,7 +143,7 @@ class Move(msgspec.Struct, array_like=True, frozen=True):
     @property
     def replica_id(self) -> int:
         """The replica that the present step is about."""
-        return self.source if self.action in ON_SOURCE else self.target
+        return self.source if self.action in ON_SOURCE or self.action is Action.BACK_PROMOTE else self.target
 
     @property
     def taken_back(self) -> bool:

@@ -389,11 +389,17 @@ class Leadership:
         progress.heard = index > 0
 
     def rest(self) -> None:
-        """The last heartbeat for a while. Who answers it is not idle; the others take it in silence."""
+        """The last heartbeat for a while. Who answers it is not idle; the others take it in silence.
+
+        It is not for peers that are not heard: what they hold is not known, so they could not tell that they lack
+        something, and would rest without it. They stay awake, and speak up.
+        """
         node = self._node
         for peer, progress in self.progress.items():
-            commit = min(node.commit_index, progress.match_index)
-            node.send(Message(_HEARTBEAT, node.node_id, peer, node.term, 0, 0, commit, (), False, REST, self._round))
+            if progress.heard:
+                commit = min(node.commit_index, progress.match_index)
+                message = Message(_HEARTBEAT, node.node_id, peer, node.term, 0, 0, commit, (), False, REST, self._round)
+                node.send(message)
 
     @property
     def idle(self) -> bool:

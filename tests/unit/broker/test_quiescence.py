@@ -117,6 +117,21 @@ def test_a_broker_that_was_only_cut_off_catches_up_with_a_set_that_rests() -> No
     assert leader.leads(set_id), "and disturbs nobody"
 
 
+def test_a_follower_whose_answers_are_lost_does_not_rest_without_what_it_lacks() -> None:
+    flock, set_id, leader = rested()
+    away = next(broker for broker in flock.up() if broker is not leader)
+    number = away.replica(set_id).node.node_id
+    flock.lost = lambda at, message: at == set_id and number in (message.sender, message.receiver)
+    leader.replica(set_id).node.report_unreachable(number)
+    flock.publish(set_id, b"second")
+    flock.pass_time(2 * REST_TICKS)
+    flock.lost = lambda at, message: at == set_id and message.sender == number  # it hears, and is not heard
+    flock.pass_time(4 * REST_TICKS)
+    assert set_id not in away.engine.resting()
+    flock.lost = lambda at, message: False
+    flock.until(lambda: flock.count(away, set_id) == 2, 3 * ELECTION_TICKS)
+
+
 def test_a_leader_at_rest_that_was_cut_off_does_not_answer() -> None:
     flock, set_id, leader = rested()
     told: list[Any] = []

@@ -847,3 +847,18 @@ def test_who_voted_for_a_broker_that_dies_does_not_wait_for_it_to_lead() -> None
     assert node.elapsed_ticks < node.config.election_ticks
     leader.steward.peer_silent(heir.node_id)
     assert node.elapsed_ticks == node.config.election_ticks
+
+
+def test_who_votes_by_the_record_and_only_listens_gets_its_vote_back() -> None:
+    flock = Flock()
+    (set_id,) = flock.create_topic("orders")
+    flock.publish(set_id, b"x")
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    other = next(broker for broker in flock.up() if broker is not leader).replica(set_id).node.node_id
+    node = leader.replica(set_id).node
+    node.change_membership(Change.DEMOTE, other)
+    leader.engine.wake(set_id)
+    flock.settle()
+    assert other in node.learners
+    flock.until(lambda: other in node.voters and not node.learners)

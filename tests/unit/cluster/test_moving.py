@@ -3,12 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lanner import limits
 from lanner.cluster import (
     METADATA_SET,
     Action,
+    BrokerState,
     PlanState,
+    encode_alter_topic,
     encode_cancel_plan,
     encode_delete_topic,
     encode_finish_step,
@@ -271,3 +274,71 @@ def test_a_set_whose_last_voter_should_be_demoted_refuses_it() -> None:
     [step] = world.machine.next_steps()
     outcome = world.machine.apply(99, encode_finish_step(step.move_id, step.position, step.action))
     refused(outcome.result, ConflictError, "its last voter")
+
+
+# ---------------------------------------------------------------------- a source that was to go, and stays
+
+
+def shrinking_world() -> tuple[World, int, int]:
+    """One of three replicas is to go, on a broker that stays, and stands at losing its vote."""
+    world = World("a", "b", "c")
+    set_id = world.create("orders", partitions=1, replication=3).set_ids[0]
+    world.apply(encode_alter_topic("orders", {"replication": 2}))
+    advance_to(world, Action.DEMOTE)
+    [plan] = world.machine.plans.values()
+    return world, set_id, plan.plan_id
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_replica_that_was_to_go_from_a_broker_that_stays_gets_its_vote_back(done: bool) -> None:
+    world, set_id, plan_id = shrinking_world()
+    world.save()
+    if done:
+        world.do(world.machine.next_steps()[0])
+    world.apply(encode_cancel_plan(plan_id))
+    world.restart()
+    assert [step.action for step in world.machine.next_steps()] == [Action.BACK_PROMOTE]
+    world.settle()
+    assert world.members[set_id] == {1: True, 2: True, 3: True}
+    plan = world.machine.plans[plan_id]
+    assert (plan.state, plan.moves_dropped, plan.steps_done) == (PlanState.CANCELLED, 1, plan.steps_total)
+
+
+def test_replicas_that_are_to_stay_after_all_count_when_more_are_asked_for() -> None:
+    world, set_id, plan_id = shrinking_world()
+    world.apply(encode_cancel_plan(plan_id))
+    world.apply(encode_alter_topic("orders", {"replication": 3}))
+    world.settle()
+    assert world.nodes(set_id) == {"a", "b", "c"}
+
+
+def test_a_disk_that_is_lost_while_another_replica_is_to_go_is_replaced() -> None:
+    world, set_id, plan_id = shrinking_world()
+    [shrink] = world.machine.next_steps()
+    lost = next(name for name in "abc" if f"node-{name}" != shrink.node_id)
+    world.apply(encode_register_broker(registration(lost, "new"), 9))
+    while any(step.set_id != set_id for step in world.machine.next_steps()):
+        for step in world.machine.next_steps():
+            if step.set_id != set_id:
+                world.do(step)
+                world.report(step)
+    for _ in range(limits.MOVE_FAILURES_MAX):
+        assert world.machine.next_steps() == [shrink], "those who would be left to vote do not answer"
+        world.fail(shrink)
+    world.settle()
+    assert world.machine.plans[plan_id].state is PlanState.STALLED
+    assert f"node-{lost}" not in {replica.node_id for replica in world.machine.sets[set_id].replicas}
+    assert len(world.nodes(set_id)) == 3
+    assert all(plan.state is PlanState.DONE for number, plan in world.machine.plans.items() if number != plan_id)
+
+
+def test_what_a_leaving_broker_gives_away_is_not_given_back() -> None:
+    world, set_id, plan_id = shrinking_world()
+    [step] = world.machine.next_steps()
+    world.machine._state.put_broker(
+        replace(world.machine.brokers[step.node_id], state=BrokerState.DRAINING, leaving=True)
+    )
+    world.apply(encode_cancel_plan(plan_id))
+    assert world.machine.next_steps() == [step]
+    world.settle()
+    assert len(world.nodes(set_id)) == 2

@@ -138,7 +138,7 @@ class World:
                 members.setdefault(number, False)
             case Action.CATCH_UP:
                 assert number in members, "what should catch up was added before"
-            case Action.PROMOTE:
+            case Action.PROMOTE | Action.BACK_PROMOTE:
                 assert number in members, "what should vote was added before"
                 members[number] = True
             case Action.HAND_OVER | Action.BACK_HAND_OVER:

@@ -22,6 +22,13 @@ def test_a_leader_that_rests_tells_everybody_and_the_mark_survives_the_wire() ->
     assert messages[0].commit_index == 1
 
 
+def test_a_peer_that_is_not_heard_is_not_told_to_rest() -> None:
+    node, log = make_leader_of_three()
+    node.report_unreachable(3)
+    node.rest()
+    assert kinds(drain(node, log)) == [("HEARTBEAT", 2)]
+
+
 def test_only_a_leader_can_let_a_set_rest() -> None:
     node, _ = make_one_of_three()
     with pytest.raises(NotLeader):

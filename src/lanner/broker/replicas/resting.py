@@ -10,8 +10,9 @@ work. Brokers tell each other that they live (pulses), so a set need not:
 - Whatever is stored, and whatever is heard from another replica, wakes. So does the news that a broker with a replica
   of the set is no longer heard: then the set elects, or its leader finds that it has lost its majority.
 
-A mark that is lost leaves a follower awake, alone; it hears nothing, asks whether it should stand, and thereby wakes
-the others. Nothing rests on time here: a leader decides nothing that a majority has not stored, however long it slept.
+A mark that is lost, or not sent because the follower is not heard, leaves it awake, alone; it hears nothing, asks
+whether it should stand, and thereby wakes the others. Nothing rests on time here: a leader decides nothing that a
+majority has not stored, however long it slept.
 """
 
 from __future__ import annotations
