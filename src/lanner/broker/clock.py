@@ -43,7 +43,7 @@ class LeaderClock:
         return len(self._others) + 1
 
     def forget(self, node_id: str) -> None:
-        """That broker is no longer heard."""
+        """That broker does not belong to the cluster any more."""
         self._others.pop(node_id, None)
         self._bound()
 

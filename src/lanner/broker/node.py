@@ -340,12 +340,15 @@ class Node:
         self.peers.met(peer, address)
 
     def heard(self, node_id: str, pulse: Pulse) -> None:
-        self.clock.observe(node_id, pulse.now_ms)
+        if node_id in self.peers.known:
+            self.clock.observe(node_id, pulse.now_ms)
         self.peers.heard(node_id, pulse, self.engine.cluster.sets)
 
     def _silent(self, node_id: str) -> None:
         # Its clock still counts: a leader that is cut off with a clock an hour ahead would believe it, and what it
-        # decides then may be committed once it is heard again.
+        # decides then may be committed once it is heard again. Only when it is removed it counts no more.
+        if node_id not in self.peers.known:
+            self.clock.forget(node_id)
         if self.steward is not None:
             self.steward.peer_silent(node_id)
             self.kick()
