@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 
 import pytest
@@ -114,11 +116,21 @@ def test_a_port_that_leaves_no_room_is_refused(tmp_path):
         open_folder(tmp_path, 9, 65_500)
 
 
+def free_port_with_a_free_neighbour():
+    """Below those that the system gives out by itself: there another test's connection may take the neighbour."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with socket.socket() as one, socket.socket() as neighbour, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            neighbour.bind(("127.0.0.1", port - 1))
+            return port
+
+
 def test_a_port_in_use_is_named_with_its_broker(tmp_path):
+    port = free_port_with_a_free_neighbour()
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", port))
         listener.listen()
-        port = listener.getsockname()[1]
         with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the native port of node-1 .*--port"):
             Place(1, tmp_path, port - 10).check_ports()
         with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the REST port of node-1"):
