@@ -222,6 +222,12 @@ class DeadLettersFull(ConflictError):
     code = 59
 
 
+class BrokerRemoved(ConflictError):
+    """The broker was removed from the cluster, or replaced under its name: what it holds no longer counts."""
+
+    code = 60
+
+
 # ------------------------------------------------------------------ not now
 
 

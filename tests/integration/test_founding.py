@@ -14,6 +14,7 @@ import pytest
 from lanner.broker.settings import BrokerSettings
 from lanner.cluster import BrokerState, encode_create_topic, encode_remove_broker
 from lanner.errors import (
+    BrokerRemoved,
     ConflictError,
     ConnectionLost,
     DataDirectoryRefused,
@@ -24,7 +25,7 @@ from lanner.errors import (
 from lanner.model import TopicSettings
 from lanner.net.connector import open_connection
 from lanner.server import Server
-from lanner.wire.messages import Command, PeerHello
+from lanner.wire.messages import Command, Metadata, PeerHello
 from lanner.wire.peers import Founder, PeerInfo, PeerInfoReply, RaftFrame
 
 SECONDS = 20.0
@@ -345,27 +346,43 @@ async def test_a_broker_of_another_cluster_at_a_known_address_gets_nothing(
             await asyncio.sleep(0.05)
 
 
-async def test_a_removed_broker_is_told_so_when_it_comes_back(flock: Flock, caplog: pytest.LogCaptureFixture) -> None:
+async def remove_the_fourth(flock: Flock) -> str:
+    """Its node id; back when all the others know that it is gone."""
+    removed = next(one for one in flock.servers[0].node.engine.cluster.brokers.values() if one.name == "broker3")
+    await flock.servers[0].node.propose_cluster(encode_remove_broker(removed.node_id, 1))
+    async with asyncio.timeout(SECONDS):
+        for number in range(3):
+            cluster = flock.servers[number].node.engine.cluster
+            while cluster.brokers[removed.node_id].state is not BrokerState.REMOVED:
+                await asyncio.sleep(0.05)
+    return removed.node_id
+
+
+async def test_a_removed_broker_is_told_so_when_it_comes_back(flock: Flock) -> None:
     await flock.start(0, 1, 2)
     await flock.start(3, join=flock.addresses[0])
-    removed = flock.servers[3].node.node_id
     await flock.until_all()
     await flock.stop(3)
-    node = flock.servers[0].node
-    await node.propose_cluster(encode_remove_broker(removed, 1))
-    async with asyncio.timeout(SECONDS):
-        while node.engine.cluster.brokers[removed].state is not BrokerState.REMOVED:
-            await asyncio.sleep(0.05)
-    with pytest.raises(ConflictError, match="was removed from the cluster"):
+    removed = await remove_the_fourth(flock)
+    with pytest.raises(BrokerRemoved, match="was removed from the cluster"):
         await open_connection(*split(flock.addresses[0]), peer=peer_hello(flock, node_id=removed))
     back = Server(flock.settings(3))
-    starting = asyncio.ensure_future(back.start())
     async with asyncio.timeout(SECONDS):
-        while "broker 'broker3'" not in caplog.text:
-            await asyncio.sleep(0.05)
-    assert not starting.done()
-    starting.cancel()
-    await asyncio.gather(starting, return_exceptions=True)
+        with pytest.raises(BrokerRemoved, match="start a broker with an empty data directory"):
+            await back.start()
+
+
+async def test_a_broker_that_is_removed_while_it_runs_ends_and_answers_nothing_more(flock: Flock) -> None:
+    await flock.start(0, 1, 2)
+    await flock.start(3, join=flock.addresses[0])
+    await flock.until_all()
+    await remove_the_fourth(flock)
+    async with asyncio.timeout(SECONDS):
+        assert isinstance(await flock.servers[3].failed(), BrokerRemoved)
+    link = await open_connection(*split(flock.addresses[3]))
+    with pytest.raises(ServiceUnavailable, match=r"broker3.*was removed"):
+        await link.request(Command.METADATA, Metadata([]))
+    assert not any(flock.servers[number].node.failed.done() for number in range(3))
 
 
 async def test_commands_between_brokers_are_not_for_clients(flock: Flock) -> None:

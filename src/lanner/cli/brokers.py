@@ -138,7 +138,7 @@ def remove(
     if no_wait:
         screen.say(f"{broker} is on its way out; see: lanner broker list", {"broker": broker, "leaving": True})
     else:
-        screen.say(f"{broker} is removed. Stop its process; its data can go.", {"broker": broker, "removed": True})
+        screen.say(f"{broker} is removed and ends by itself; its data can go.", {"broker": broker, "removed": True})
 
 
 _REMOVE_SECONDS = 60.0

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lanner.cli.dev_folder import DevFolder, Place
+from lanner.cli.screen import EXIT_REMOVED
 from lanner.errors import LannerError, ServiceUnavailable
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Child:
     @property
     def running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def removed(self) -> bool:
+        """Whether it ended because the cluster has let go of it."""
+        return self._process.poll() == EXIT_REMOVED
 
     @property
     def ending(self) -> str:
@@ -163,7 +169,9 @@ class LocalBrokers:
         for name, child in list(self._children.items()):
             if child.running or child.leaving:
                 continue
-            if not child.told:
+            if child.removed:
+                self._let_go(name)
+            elif not child.told:
                 self._report(child, now)
             elif self._restart and self._restart_at[name] <= now:
                 self._teller.restarted(self._spawn(child.place))

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+EXIT_REMOVED: Final = 3  # of `lanner up`: the cluster has let go of this broker; starting it again changes nothing
 _WIDE = 1_000
 
 

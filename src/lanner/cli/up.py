@@ -10,7 +10,8 @@ import typer
 
 from lanner.cli.config import Config
 from lanner.cli.options import AsJson
-from lanner.cli.screen import Screen
+from lanner.cli.screen import EXIT_REMOVED, Screen
+from lanner.errors import BrokerRemoved
 
 if TYPE_CHECKING:
     from lanner.server import Server
@@ -102,9 +103,14 @@ def _run(screen: Screen, grpc: str, **given: Any) -> None:
         def started(server: Server) -> None:
             _tell(screen, server, grpc)
 
-        return run(serve(settings, started))
+        try:
+            return run(serve(settings, started))
+        except BrokerRemoved as error:
+            return error
 
     failure = screen.guard(work)
+    if isinstance(failure, BrokerRemoved):
+        screen.fail(failure.message, kind=failure.name, code=EXIT_REMOVED, **failure.details)
     if failure is not None:
         screen.fail(f"the broker stopped: {failure}", kind=type(failure).__name__)
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})

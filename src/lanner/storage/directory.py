@@ -103,8 +103,9 @@ def _lock(folder: Path) -> int:
             f"{folder} is in use by another broker (process {holder or 'unknown'}); stop it first, or give another "
             "directory with --data"
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode("ascii"), 0)
+    with suppress(OSError):  # it is only shown to people: a full disk must not keep a broker from starting
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode("ascii"), 0)
     return descriptor
 
 

@@ -13,7 +13,14 @@ from lanner import limits
 from lanner.broker.links import peers as module
 from lanner.broker.links.peers import Address, Peers
 from lanner.broker.replicas import snapshots
-from lanner.errors import ConflictError, ConnectionLost, DeadlineExceeded, NotLeader, ServiceUnavailable
+from lanner.errors import (
+    BrokerRemoved,
+    ConflictError,
+    ConnectionLost,
+    DeadlineExceeded,
+    NotLeader,
+    ServiceUnavailable,
+)
 from lanner.net.listener import Listener, ServerLink
 from lanner.raft import Entry, EntryKind, Message, MessageKind, decode_message
 from lanner.wire.connection import Request
@@ -34,6 +41,7 @@ class Home:
         self.hello = PeerHello("cluster", "own", "a", "h:1")
         self.where: dict[str, list[Address]] = {}
         self.lost: list[tuple[int, int]] = []
+        self.removals: list[BrokerRemoved] = []
 
     @property
     def seeds(self) -> Sequence[Address]:
@@ -44,6 +52,9 @@ class Home:
 
     def unreachable(self, set_id: int, replica_id: int) -> None:
         self.lost.append((set_id, replica_id))
+
+    def removed(self, error: BrokerRemoved) -> None:
+        self.removals.append(error)
 
 
 class Other:

@@ -17,13 +17,14 @@ from msgspec.structs import replace
 from lanner.cli import local_brokers
 from lanner.cli.dev_folder import DevFolder, Place, open_folder
 from lanner.cli.local_brokers import Child, LocalBrokers
+from lanner.cli.screen import EXIT_REMOVED
 from lanner.errors import ServiceUnavailable, ValidationError
 from lanner.testing.process import free_port
 from lanner.wire.cluster import BrokerState, ClusterDescription
 
 STAYS = "import time; print('here I am', flush=True); time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-ENDS = "import sys; print('my disk is gone'); sys.exit(3)"
+ENDS = "import sys; print('my disk is gone'); sys.exit(5)"
 
 
 class Notes:
@@ -192,7 +193,7 @@ async def test_a_founder_that_ends_before_the_founding_ends_the_whole_attempt(wo
     for place in world.folder.places:
         (place.data / "founding.json").unlink()
 
-    with pytest.raises(ServiceUnavailable, match=r"node-2 ended \(exit code 3\)(?s:.*)my disk is gone"):
+    with pytest.raises(ServiceUnavailable, match=r"node-2 ended \(exit code 5\)(?s:.*)my disk is gone"):
         await world.run(lambda _: world.until("stopped"))
     assert world.notes.names()[-1] == "stopped"
     assert not any(is_running(pid) for pid in world.notes.last("starting"))
@@ -206,7 +207,7 @@ async def test_a_broker_that_does_not_come_back_does_not_keep_the_others_from_it
         await world.until("died")
 
     notes = await world.run(act)
-    assert notes.last("died") == ("node-2", "exit code 3", None)
+    assert notes.last("died") == ("node-2", "exit code 5", None)
     assert notes.names().count("died") == 1
 
 
@@ -236,6 +237,18 @@ async def test_a_broker_that_leaves_the_cluster_is_stopped_and_forgotten(world: 
     world.views["node-2"] = ["node-1", "node-2"]  # it does not hear of it any more
     notes = await world.run(act)
     assert notes.names() == ["starting", "ready", "removed", "stopping", "stopped"]
+    assert [place.name for place in open_folder(world.folder.path, None, None).places] == ["node-1"]
+
+
+async def test_a_broker_that_ends_because_it_was_removed_has_not_died(world: World) -> None:
+    world.programs["node-2"] = f"raise SystemExit({EXIT_REMOVED})"
+
+    async def act(_: LocalBrokers) -> None:
+        await world.until("removed")
+        await world.until("ready")
+
+    notes = await world.run(act, restart=True)
+    assert sorted(notes.names()) == sorted(["starting", "removed", "ready", "stopping", "stopped"])
     assert [place.name for place in open_folder(world.folder.path, None, None).places] == ["node-1"]
 
 

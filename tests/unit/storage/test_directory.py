@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -142,3 +143,18 @@ def test_a_record_without_an_identity_is_not_taken_for_an_empty_directory(tmp_pa
     (tmp_path / "founding.json").write_bytes(b"{}")
     with pytest.raises(DataDirectoryRefused, match="its identity was lost"):
         open_directory(tmp_path)
+
+
+def test_a_full_disk_does_not_keep_a_directory_from_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_directory(tmp_path / "data").close()
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    opened = open_directory(tmp_path / "data")
+    with pytest.raises(DataDirectoryRefused, match=r"in use by another broker \(process unknown\)"):
+        open_directory(tmp_path / "data")
+    opened.close()

@@ -18,6 +18,7 @@ from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.broker.settings import parse_address
 from lanner.cluster import BrokerState, Cluster, encode_register_broker
 from lanner.errors import (
+    BrokerRemoved,
     ConflictError,
     DeadlineExceeded,
     ProtocolError,
@@ -79,18 +80,21 @@ class Intake:
                 logging.CRITICAL,
             )
             raise ConflictError(f"broker {peer.node_id} is here: you run on a copy of its data directory, stop one")
-        known = node.engine.cluster.brokers.get(peer.node_id) if node.serving else None
-        if known is not None and (known.state is BrokerState.REMOVED or known.lost):
-            raise ConflictError(
-                f"broker {known.name!r} ({peer.node_id}) was removed from the cluster or replaced under its name: stop "
-                "it, or start it with an empty data directory to let it join as a new one",
-                node_id=peer.node_id,
-            )
+        self._refuse_removed(peer.node_id)
         try:
             address = parse_address(peer.address, "address")
         except ValidationError:
             address = None
         node.met(peer, address)
+
+    def _refuse_removed(self, node_id: str) -> None:
+        known = self._node.engine.cluster.brokers.get(node_id) if self._node.serving else None
+        if known is not None and (known.state is BrokerState.REMOVED or known.lost):
+            raise BrokerRemoved(
+                f"broker {known.name!r} ({node_id}) was removed from the cluster, or replaced under its name; to use "
+                "its machine again, start a broker with an empty data directory there: it joins as a new one",
+                node_id=node_id,
+            )
 
     def take(self, peer: PeerHello, request: Request) -> None:
         """A frame that is not answered. Whatever it raises ends the connection."""
@@ -100,6 +104,7 @@ class Intake:
         if command is _RAFT:
             self._take_raft(peer.node_id, request.control, request.bulk)
         elif command is _PULSE:
+            self._refuse_removed(peer.node_id)  # it was let in before; when it dials again it is told why
             self._node.heard(peer.node_id, request.control)
         else:
             self._take_snapshot(peer.node_id, request.bulk)

@@ -24,7 +24,7 @@ from lanner import limits
 from lanner.broker.links.notices import Notices
 from lanner.broker.replicas import snapshots
 from lanner.broker.settings import join_address
-from lanner.errors import ConflictError, ConnectionLost, DeadlineExceeded, LannerError
+from lanner.errors import BrokerRemoved, ConflictError, ConnectionLost, DeadlineExceeded, LannerError
 from lanner.net.connector import ClientLink, open_connection
 from lanner.raft import Message, MessageKind, encode_message
 from lanner.wire.connection import Reply
@@ -55,6 +55,7 @@ class Home(Protocol):
     def seeds(self) -> Sequence[Address]: ...
     def addresses_of(self, node_id: str) -> Sequence[Address]: ...
     def unreachable(self, set_id: int, replica_id: int) -> None: ...
+    def removed(self, error: BrokerRemoved) -> None: ...
 
 
 class _Line:
@@ -301,6 +302,9 @@ class Peers:
         for host, port in addresses:
             try:
                 return await self._dial_at(node_id, host, port, bulk=bulk)
+            except BrokerRemoved as error:
+                self.home.removed(error)
+                raise
             except LannerError as error:
                 problem = error
         raise problem

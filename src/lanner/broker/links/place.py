@@ -22,6 +22,7 @@ from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_VOTER
 from lanner.broker.settings import join_address, parse_address
 from lanner.cluster import BrokerState, Registration, encode_register_broker
 from lanner.errors import (
+    BrokerRemoved,
     ConflictError,
     DataDirectoryRefused,
     LannerError,
@@ -243,6 +244,11 @@ class Place:
         replica = self._node.engine.replicas.get(set_id)
         if replica is not None:
             replica.node.report_unreachable(replica_id)
+
+    def removed(self, error: BrokerRemoved) -> None:
+        """Another broker says that this one is no longer wanted: what it could still say to anybody would be old."""
+        if error.details.get("node_id") == self.node_id:
+            self._node.fail(error)
 
     def leader_of(self, set_id: int) -> str:
         """The node id of a set's leader as far as this broker knows; empty while it does not."""
