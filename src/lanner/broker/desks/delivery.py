@@ -15,7 +15,8 @@ from lanner.model import Message
 class DecodedBatches:
     """The batches that extracts were made from lately: a poll of one message must not decode six hundred each time.
 
-    Shared by the loop and the reader threads; bounded by the bytes of the batches.
+    Shared by the loop and the reader threads. A batch leaves when its last message was taken; what is left behind, such
+    as by consumers that went away, is bounded by the bytes of the batches.
     """
 
     def __init__(self, bytes_max: int = 16 * limits.MIB) -> None:
@@ -39,6 +40,12 @@ class DecodedBatches:
             while self._bytes > self._bytes_max and len(self._batches) > 1:
                 _, oldest = self._batches.popitem(last=False)
                 self._bytes -= oldest.header.length
+
+    def drop(self, key: tuple[int, int]) -> None:
+        with self._lock:
+            gone = self._batches.pop(key, None)
+            if gone is not None:
+                self._bytes -= gone.header.length
 
     def extract(self, key: tuple[int, int], leased: LeasedBatch) -> bytes | memoryview:
         """An extract of the leased messages; the batch as it is when it does not decode: its consumer sees why."""

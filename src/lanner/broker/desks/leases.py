@@ -41,6 +41,7 @@ class LeaseReader:
         payloads = await self._node.payloads(wanted)
         batches: list[LeasedBatch] = []
         cold: list[tuple[int, tuple[int, int]]] = []
+        finished: list[tuple[int, int]] = []
         for (partition, token, deadline_ms, ref, ranges), payload, key in zip(grouped, payloads, wanted, strict=True):
             if payload is None:
                 continue  # retention took it between the decision and the read
@@ -55,12 +56,16 @@ class LeaseReader:
                 else:
                     cold.append((len(batches), key))
             batches.append(leased_batch)
+            if any(item.first_offset + item.count == ref.base_offset + ref.count for item in ranges):
+                finished.append(key)
         if cold:
             parts = await self._node.in_reader(
                 lambda: [self._decoded.extract(key, batches[place]) for place, key in cold]
             )
             for (place, _), data in zip(cold, parts, strict=True):
                 batches[place] = batches[place]._replace(data=data)
+        for key in finished:
+            self._decoded.drop(key)
         return batches
 
 
