@@ -95,6 +95,7 @@ class QueueModel:
     _floors: dict[int, int] = field(default_factory=dict)
     _unheard: list[Administered] = field(default_factory=list)  # redrives and discards whose outcome is not known
     _hidden: int = 0  # polls and seeks whose outcome is not known
+    _seeks: int = 0  # that were called, and may take effect at any moment
     _hidden_takes: int = 0  # of these, polls that settle what they get by themselves
     _delays_under_way: int = 0  # delayed batches that were sent and may come in at any moment
     _skipping: bool = False  # a seek, or a poll that settles by itself and was not heard of, may have passed over some
@@ -186,7 +187,9 @@ class QueueModel:
 
     def crashed(self, now: float) -> None:
         """Whatever was hidden has happened, or never will."""
-        self._hidden = self._hidden_takes = self._delays_under_way = 0
+        if self._seeks:
+            self._begin_again(0, now, certain=False)
+        self._hidden = self._seeks = self._hidden_takes = self._delays_under_way = 0
         self._delayed = now
         for event in self._unheard:
             self._maybe_revived(event, now)
@@ -213,6 +216,8 @@ class QueueModel:
             entry = self._describe(sent, message.offset, event.called)
             entry.delayed = True  # perhaps: it is not known when it came
         if entry.token != event.token or event.auto_ack:
+            if self._seeks:  # one may have taken effect since the entry was last heard of
+                self._start_over(entry, event.called)
             self._check_handed(event, message, entry)
             entry.pending = 0  # a settle of an older lease can do nothing any more
             entry.released = False
@@ -354,6 +359,7 @@ class QueueModel:
             return
         self._forget_certainty(now)
         self._hidden += 1
+        self._seeks += 1
         self._begin_again(0, now, certain=False)
 
     def administered(self, event: Administered, returned: float) -> None:
@@ -363,6 +369,7 @@ class QueueModel:
                 self._unheard.remove(event)
             return
         self._hidden = max(0, self._hidden - 1)
+        self._seeks = max(0, self._seeks - 1)
         if event.fate is Fate.OK:
             self._begin_again(event.offsets[0] if event.offsets else 0, returned, certain=True)
         elif event.fate is Fate.UNKNOWN:
@@ -388,11 +395,14 @@ class QueueModel:
         self._floors.clear()
         self._last_fresh.clear()
         for entry in self.entries.values():
-            self._move(entry, State.UNSURE, since)
-            entry.attempt = entry.pending = 0
-            entry.token = _LONG_AGO
+            self._start_over(entry, since)
             entry.maybe_done = not certain or entry.offset < offset
-            entry.ever_done = True
+
+    def _start_over(self, entry: Entry, since: float) -> None:
+        self._move(entry, State.UNSURE, since)
+        entry.attempt = entry.pending = 0
+        entry.token = _LONG_AGO
+        entry.maybe_done = entry.ever_done = True
 
     def _chosen(self, event: Administered) -> list[Entry]:
         if event.offsets:

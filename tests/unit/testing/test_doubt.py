@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from lanner.testing.checkers import judge
-from lanner.testing.history import Administered, Ended, Event, Fate, Handed, History, Polled, Published, Rules, Stored
+from lanner.testing.history import (
+    Administered,
+    Crashed,
+    Ended,
+    Event,
+    Fate,
+    Handed,
+    History,
+    Polled,
+    Published,
+    Rules,
+    Stored,
+)
 
 GROUP = "workers"
 
@@ -62,6 +74,25 @@ def test_a_seek_in_doubt_may_have_passed_over_what_came_before_it_was_over() -> 
     seek = Administered(2, 6, Fate.UNKNOWN, GROUP, 0, "seek", (9,))
     assert broken(FIRST, seek, published(3, 4, 0), ended(0)) == set()
     assert broken(FIRST, seek, published(7, 8, 0), ended(0)) == {"message vanished"}
+
+
+def test_a_seek_that_a_crash_left_in_doubt_may_have_ended_a_lease() -> None:
+    events = (FIRST, published(1, 2, 0), polled(3, 5, 7, 0), Crashed(6), polled(7, 8, 9, 0))
+    assert broken(*events) == {"leased twice", "delivery count went back"}
+    assert broken(*events, Administered(4, None, Fate.UNKNOWN, GROUP, 0, "seek", (0,))) == set()
+
+
+def test_while_a_seek_is_under_way_a_message_may_come_twice() -> None:
+    events = (FIRST, published(1, 2, 0), polled(4, 5, 7, 0), polled(6, 7, 9, 0))
+    assert broken(*events, Administered(3, 8, Fate.OK, GROUP, 0, "seek", (0,))) == set()
+
+
+def test_a_lease_of_after_a_seek_holds() -> None:
+    events = (FIRST, published(1, 2, 0), polled(5, 6, 7, 0), polled(7, 8, 9, 0))
+    answered = Administered(3, 4, Fate.OK, GROUP, 0, "seek", (0,))
+    assert broken(*events, answered) == {"leased twice", "delivery count went back"}
+    crashed = (Administered(3, None, Fate.UNKNOWN, GROUP, 0, "seek", (0,)), Crashed(4))
+    assert broken(*events, *crashed) == {"leased twice", "delivery count went back"}
 
 
 def test_a_redrive_in_doubt_is_forgotten_when_it_is_over() -> None:
