@@ -31,7 +31,8 @@ BATCHES_IN_FLIGHT = 16
 PARTITIONS = 3
 IDLE_SETS = 500
 TICK_MS = 50
-SOAK_PER_SECOND = 25_000  # 1.5 million a minute
+SOAK_PER_SECOND = 30_000  # offered: a fifth more than the goal, so that the goal can be reached and missed
+SOAK_GOAL_PER_MINUTE = 1_500_000
 MB = 1_000_000
 
 _names = itertools.count(1)
@@ -163,7 +164,7 @@ def measure_idle() -> list[Figure]:
 
 
 def measure_soak() -> list[Figure]:
-    """1.5 million messages a minute, one `publish()` each, consumed and acked meanwhile; memory must stay flat."""
+    """At least 1.5M messages a minute, one `publish()` each, consumed and acked meanwhile; memory must stay flat."""
     seconds = float(os.environ.get("BENCH_SOAK_SECONDS", "600"))
     warm = min(60.0, seconds / 4)
     memory: dict[int, list[tuple[float, int]]] = {1: [], 2: [], 3: []}
@@ -187,13 +188,13 @@ def measure_soak() -> list[Figure]:
     growths = [_growth([size for at, size in sizes if at >= warm]) for sizes in memory.values()]
     peak = max(size for sizes in memory.values() for _, size in sizes)
     slowest = min(_minutes(published.by_second), default=0.0)
-    note = f"{seconds:.0f} s; slowest minute {slowest:,.0f}; {disk / MB:,.0f} MB on disk at the end"
     per_minute = 60 * published.count / published.seconds
+    note = f"{seconds:.0f} s; {per_minute:,.0f} on average; {disk / MB:,.0f} MB on disk at the end"
     spread = f"by broker: {', '.join(f'{100 * one:.0f}%' for one in growths)}; peak {peak / MB:.0f} MB"
     handed = f"{consumed.count:,} deliveries for {published.count:,} messages"
     took = f"p50 {percentile(published.took_ms, 50):.1f} ms"
     return [
-        Figure("soak, published", per_minute, "msg/min", 0.98 * 60 * SOAK_PER_SECOND, note=note),
+        Figure("soak, published, slowest minute", slowest, "messages", SOAK_GOAL_PER_MINUTE, note=note),
         Figure("soak, consumed and acked", 100 * settled / published.count, "% of them", 100.0, note=handed),
         Figure("soak, RssAnon grew by", 100 * max(growths), "%", 10.0, note=spread, lower_is_better=True),
         Figure("soak, publish p99", percentile(published.took_ms, 99), "ms", note=took, lower_is_better=True),

@@ -1,11 +1,8 @@
 """The shell around the engine: it owns threads, clock, links and data directory, and carries out what is asked for.
 
-One writer thread writes and syncs commits; a saver thread brings the table up to date; reader threads read cold
-payloads and make extracts. Everything else happens on the event loop. A failed sync ends the broker: `failed` is set
-with the reason and nothing is acknowledged any more.
-
-A turn: what callers and peers brought is pumped into one commit; the messages that this makes leave at once, beside the
-write and not behind it; when the commit is durable, what depends on it is applied, answered and sent.
+One writer thread writes and syncs commits (`commits`); a saver thread brings the table up to date; reader threads read
+cold payloads and make extracts. Everything else happens on the event loop. A failed sync ends the broker: `failed` is
+set with the reason and nothing is acknowledged any more.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from lanner.broker.clock import LeaderClock
+from lanner.broker.commits import Commits
 from lanner.broker.links.dispatch import Dispatch
 from lanner.broker.links.founding import Founding
 from lanner.broker.links.intake import Intake
@@ -28,12 +26,12 @@ from lanner.broker.links.place import Place
 from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
-from lanner.broker.saving import FULL_RETRY_SECONDS, Saving
+from lanner.broker.saving import Saving
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageFailed, StorageFull
-from lanner.ledger import Commit, Ledger, perform, perform_preparation
+from lanner.errors import DeadlineExceeded, LannerError, ServerError
+from lanner.ledger import Ledger
 from lanner.storage import DataDirectory, open_directory
 from lanner.wire.messages import PeerHello
 from lanner.wire.peers import Pulse
@@ -44,7 +42,6 @@ Result = TypeVar("Result")
 _TICK_SECONDS: Final = 0.05
 _PULSE_TICKS: Final = 3
 _HAND_OVER_SECONDS: Final = 0.02
-_WORTH_A_WRITE_SECONDS: Final = 0.0003
 
 
 def wall_clock_ms() -> int:
@@ -73,15 +70,11 @@ class Node:
         self.proposals: Proposals
         self.saving: Saving
         self._reading: Reading
-        self._dispatch: Dispatch | None = None
+        self.commits: Commits
         self._waiting: Waiting
         self._loop: asyncio.AbstractEventLoop
-        self._writer = ThreadPoolExecutor(1, "lanner-writer")
         self._saver = ThreadPoolExecutor(1, "lanner-saver")
         self._readers = ThreadPoolExecutor(2, "lanner-reader")
-        self._pump_scheduled = False
-        self._pump_seconds = 0.0  # the latest
-        self._stopping = False
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticks = 0
@@ -119,6 +112,7 @@ class Node:
             self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )
         self.saving.check_disk()
+        self.commits = Commits(self)
         self._reading = Reading(self.engine, files, self._readers)
         self.proposals = Proposals(self)
         self.place = Place(self)
@@ -136,7 +130,7 @@ class Node:
         metadata.on_outcome = self.proposals.outcomes.note
         self.peers.on_silent, self.peers.on_reached = self._silent, steward.peer_reached
         self.steward = steward
-        self._dispatch = Dispatch(
+        self.commits.dispatch = Dispatch(
             self.engine,
             steward,
             self.peers,
@@ -174,7 +168,7 @@ class Node:
         try:
             await work
         except Exception as problem:
-            self._fail_on(problem)
+            self.fail_on(problem)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -198,7 +192,7 @@ class Node:
 
     async def stop(self) -> None:
         """Finish what is in flight, save, and let go of the data directory."""
-        self._stopping = self.saving.stopping = True
+        self.saving.stopping = True
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -207,21 +201,14 @@ class Node:
         await self.saving.guard(self.saving.finish)
         if not self.failed.done():
             try:
-                await self._settle()
+                await self._until(self.commits.settled)
                 await self.saving.save()
             except LannerError as error:
                 self.fail(error)
-        for pool in (self._writer, self._saver, self._readers):
+        self.commits.close()
+        for pool in (self._saver, self._readers):
             pool.shutdown(wait=True)
         self.directory.close()
-
-    async def _settle(self) -> None:
-        """Wait until no commit is in flight and none is wanted."""
-        while not self.failed.done():
-            self._pump()
-            if not self.engine.busy:
-                return
-            await self._waiting.change()
 
     def fail(self, error: LannerError) -> None:
         """The environment has failed this broker: it stops, with this reason."""
@@ -231,7 +218,7 @@ class Node:
             self.saving.failed = True
         self._waiting.look_again()
 
-    def _fail_on(self, problem: Exception) -> None:
+    def fail_on(self, problem: Exception) -> None:
         """Whatever breaks the commit path ends the broker: going on from a state that nobody foresaw helps nobody."""
         if not isinstance(problem, LannerError):
             log.critical("the broker has a bug", exc_info=problem)
@@ -353,83 +340,14 @@ class Node:
             self.steward.peer_silent(node_id)
             self.kick()
 
-    # ------------------------------------------------------------------ the commit path
-
     def kick(self) -> None:
         """Something may be waiting: pump the engine at the end of this turn of the loop."""
-        if not self._pump_scheduled:
-            self._pump_scheduled = True
-            self._loop.call_soon(self._pump)
+        self.commits.kick()
 
-    def _pump(self) -> None:
-        self._pump_scheduled = False
-        if self.failed.done():
-            return
-        try:
-            started = time.perf_counter()
-            commit = self.engine.pump()
-            self._pump_seconds = time.perf_counter() - started
-            if self._dispatch is not None:
-                self._dispatch.send()
-            if commit is not None:
-                self._writer.submit(self._write, commit)
-            self._follow()
-        except Exception as problem:
-            self._fail_on(problem)
-            return
+    def changed(self) -> None:
+        """What callers wait for may have come about."""
+        self._follow()
         self._waiting.look_again()
-
-    def _write(self, commit: Commit) -> None:
-        """In the writer thread: make one commit durable."""
-        error: BaseException | None = None
-        try:
-            perform(commit, self.directory.files)
-        except BaseException as raised:
-            error = raised
-        self._loop.call_soon_threadsafe(self._written, commit, error)
-
-    def _written(self, commit: Commit, error: BaseException | None) -> None:
-        if error is None:
-            try:
-                self.engine.committed(commit)
-                if self._dispatch is not None and self._pump_seconds > _WORTH_A_WRITE_SECONDS:
-                    self._dispatch.send()  # what others wait for does not wait for the next pump, if that takes long
-            except Exception as problem:
-                self._fail_on(problem)
-                return
-            if self.storage_full:
-                self.saving.check_disk()
-            self._pump()
-            self._prepare()
-        elif isinstance(error, StorageFull):
-            # The same record goes to the same position once there is room; nobody has been told anything meanwhile.
-            self.storage_full = True
-            if self._stopping:
-                self.fail(error)
-            else:
-                self._loop.call_later(FULL_RETRY_SECONDS, self._writer.submit, self._write, commit)
-        else:
-            failure = error if isinstance(error, LannerError) else StorageFailed(f"a write failed: {error}")
-            self.fail(failure)
-
-    def _prepare(self) -> None:
-        """Have the next segment made ahead of time, so that no commit waits for it."""
-        preparation = None if self._stopping or self.storage_full else self.engine.ledger.prepare()
-        if preparation is None:
-            return
-        made = self._loop.run_in_executor(self._saver, perform_preparation, preparation, self.directory.files)
-
-        def done(future: asyncio.Future[None]) -> None:
-            error = future.exception()
-            if error is None:
-                self.engine.ledger.prepared(preparation)
-            elif isinstance(error, StorageFull):
-                self.engine.ledger.preparation_failed(preparation)
-                self.storage_full = True
-            else:
-                self.fail(error if isinstance(error, LannerError) else StorageFailed(f"no new segment: {error}"))
-
-        made.add_done_callback(done)
 
     # ------------------------------------------------------------------ the metadata
 
