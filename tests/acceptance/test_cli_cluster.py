@@ -161,6 +161,11 @@ def test_brokers_come_and_go(tmp_path: Path, dev_port: int, monkeypatch: pytest.
             assert dev.until("removed")["name"] == "node-1"
             lanner("publish", "orders", "after")
             assert values("all", 31) == sorted([*(str(number) for number in range(30)), "after"])
+            with Running("broker", "add", "--name", "node-5", cwd=tmp_path) as passing:
+                passing.until("ready")
+                lanner("broker", "remove", "node-5", "--yes")
+                passing.until("removed")
+                assert passing.process.wait(30) == 0
             assert added.stop() == 0
         assert dev.stop() == 0
 

@@ -17,7 +17,7 @@ import typer
 
 from lanner.cli.dev_folder import HOST
 from lanner.cli.local_brokers import end_with_parent
-from lanner.cli.screen import Screen
+from lanner.cli.screen import EXIT_REMOVED, Screen
 from lanner.errors import LannerError, ServiceUnavailable, ValidationError
 from lanner.wire.cluster import ClusterDescription
 
@@ -62,6 +62,10 @@ async def run(screen: Screen, servers: str, wish: Wish) -> None:
         finally:
             ended = child.poll()
             await _end(child)
+    if ended == EXIT_REMOVED:
+        name = wish.name or "The broker"
+        screen.say(f"{name} was removed from the cluster and has ended; its data can go.", {"event": "removed"})
+        return
     if ended is not None:
         raise ServiceUnavailable(f"{wish.name or 'the broker'} ended with code {ended}; its last words are above")
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
