@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from lanner import limits
 from lanner.broker.replicas.engine import Engine
+from lanner.broker.replicas.keeping import transform
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import LannerError, StorageFailed, StorageFull
 from lanner.storage import DataDirectory
@@ -151,9 +152,7 @@ class Saving:
                     started = time.perf_counter()
                     read = await self._loop.run_in_executor(self._readers, rewrite.read, files)
                     rewrite.choose(ledger)
-                    written = await self._loop.run_in_executor(
-                        self._readers, rewrite.write, files, self._engine.transform
-                    )
+                    written = await self._loop.run_in_executor(self._readers, rewrite.write, files, transform)
                     allowed = (read + written) / self._settings.rewrite_bytes_per_second
                     pause = allowed - (time.perf_counter() - started)
                     if pause > 0:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from lanner import batch
 from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
+from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.steward import Steward
 from lanner.cluster import Cluster
@@ -292,7 +293,7 @@ class SimBroker:
                 rewrite.choose(ledger)
                 yield
                 try:
-                    rewrite.write(files, self.engine.transform)
+                    rewrite.write(files, transform)
                 except StorageFull:  # repeat it when there is room, or give up: what was copied counts
                     self.make_room()
                     if self.rng.random() < 0.5:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.replicas.engine import CLUSTER_SET, Engine, PayloadCache, _item
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine, _item
+from lanner.broker.replicas.keeping import transform
+from lanner.broker.replicas.payloads import PayloadCache
 from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
 from lanner.ledger import Ledger, perform
 from lanner.partition import WAIT, Appended, Poll, Settle, encode_append
@@ -217,11 +219,11 @@ def test_the_cache_holds_the_newest_within_its_bound() -> None:
 def test_a_rewrite_keeps_only_the_messages_still_wanted(broker: Broker) -> None:
     payload = encode_append(5, batch.encode([b"a", b"b", b"c"]))
     kept = b"\x01\x00\x00\x00"
-    rewritten = broker.engine.transform(1, payload, kept)
+    rewritten = transform(1, payload, kept)
     assert rewritten[:16] == payload[:16]
     decoded = batch.decode(rewritten[16:])
     assert decoded.values() == [b"b"]
-    assert broker.engine.transform(1, payload[:16] + b"rubbish", kept) == payload[:16] + b"rubbish"
+    assert transform(1, payload[:16] + b"rubbish", kept) == payload[:16] + b"rubbish"
 
 
 @pytest.mark.parametrize(("second_first", "left"), [(8, [5, 6, 7, 8, 9]), (6, [5, 6, 7]), (5, [5, 6]), (3, [3, 4])])

@@ -18,6 +18,7 @@ from lanner import batch
 from lanner.broker.replicas import snapshots
 from lanner.broker.replicas.engine import Engine, SaveJob, Seat
 from lanner.broker.replicas.installs import Incoming
+from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.snapshots import Piece, Reply, Sending, decode, encode
 from lanner.errors import LannerError
 from lanner.ledger import Commit, FileMissing, Ledger, perform, read_entry
@@ -281,7 +282,7 @@ class Member:
             yield
             rewrite.choose(ledger)
             yield
-            rewrite.write(self.disk.files, self.engine.transform)
+            rewrite.write(self.disk.files, transform)
             yield
         ledger.rewritten(rewrite)
         self.storm.counts["rewrites"] += 1

@@ -23,19 +23,19 @@ answered only from `committed`, so nobody hears of something that a power loss c
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from lanner import batch, limits
+from lanner import limits
+from lanner.broker.replicas.dues import Dues
 from lanner.broker.replicas.headers import KnownHeaders
 from lanner.broker.replicas.installs import Incoming, Installs
+from lanner.broker.replicas.keeping import Keeping, transform
 from lanner.broker.replicas.logs import JournalLog
 from lanner.broker.replicas.payloads import PayloadCache
-from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Effects, Load, Machine, OnAnswer, OnApplied, Replica
+from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Load, Machine, OnAnswer, OnApplied, Replica
 from lanner.broker.replicas.resting import Rest
 from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
@@ -43,12 +43,11 @@ from lanner.cluster import Cluster
 from lanner.errors import LannerError, PartitionNotFound
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
-from lanner.partition import APPEND_PREFIX_BYTES, Partition, Tick
+from lanner.partition import Partition, Tick
 from lanner.raft import Config, Entry, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
-_POSITIONS: Final = "I"
 _UNCOMMITTED_BYTES_MAX: Final = 2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION
 
 
@@ -105,12 +104,12 @@ class Engine:
         self._dirty: dict[int, Replica] = {}
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
         self._saving: SaveJob | None = None
-        self._due: list[tuple[int, int]] = []
-        self._due_unknown: dict[int, Replica] = {}
+        self._dues = Dues()
         self._unsaved: dict[int, Replica] = {}
         self._load_here = Load()
         self._messages: list[tuple[int, Message]] = []
-        self.sending = Sending(ledger, self.transform)
+        self._keeping = Keeping(ledger, self.cache)
+        self.sending = Sending(ledger, transform)
         self.installs = Installs(ledger, self._installed)
         self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
         self._rest = Rest()
@@ -171,7 +170,7 @@ class Engine:
         """Forget a set for good: its topic was deleted."""
         replica = self.replicas.pop(set_id, None)
         self._dirty.pop(set_id, None)
-        self._due_unknown.pop(set_id, None)
+        self._dues.forget(set_id)
         self._unsaved.pop(set_id, None)
         self._rest.forget(set_id)
         self.settings.pop(set_id, None)
@@ -187,7 +186,10 @@ class Engine:
         self.settings[set_id] = settings
         replica = self.replicas.get(set_id)
         if replica is not None:
-            self._due_unknown[set_id] = replica
+            self._dues.look_again(replica)
+
+    def _settings_of(self, set_id: int) -> TopicSettings:
+        return self.settings.get(set_id) or _DEFAULT_SETTINGS
 
     def wake(self, set_id: int) -> None:
         """Something happened to a set from outside: look at it in the next pump, and tick it again if it rests."""
@@ -285,7 +287,7 @@ class Engine:
         for set_id, replica in dirty.items():
             if replica.undecided:
                 if replica.leads:
-                    replica.decide(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
+                    replica.decide(self._settings_of(set_id), now_ms)
                 else:
                     self._dirty[set_id] = replica  # until it can tell the time
             self._take_ready(replica)
@@ -333,7 +335,7 @@ class Engine:
     def _take_ready(self, replica: Replica) -> None:
         effects = replica.take_ready()
         if effects:
-            self._tell_ledger(replica, effects)
+            self._keeping.tell(replica.set_id, effects, leads=replica.node.leadership is not None)
         if replica.messages:
             self._messages += [(replica.set_id, message) for message in replica.messages]
             replica.messages.clear()
@@ -345,35 +347,7 @@ class Engine:
             replica.applied_news = False
             self._unsaved[replica.set_id] = replica
             if replica.set_id != CLUSTER_SET:
-                self._due_unknown[replica.set_id] = replica
-
-    def _tell_ledger(self, replica: Replica, effects: Iterable[Effects]) -> None:
-        """What the machine wants to keep, run by run, and what it lets go of. Only a leader is asked for payloads."""
-        ledger, cache, set_id = self.ledger, self.cache, replica.set_id
-        leads = replica.node.leadership is not None
-        first, last = 1, 0  # of the run that is not told yet
-        for index, payload, released in effects:
-            if payload is not None:
-                if index != last + 1:
-                    ledger.keep(set_id, first, last)
-                    first = index
-                last = index
-                if leads:
-                    cache.put(set_id, index, payload)
-            if released:
-                ledger.keep(set_id, first, last)
-                first = last + 1
-                self._let_go(set_id, released)
-        ledger.keep(set_id, first, last)
-
-    def _let_go(self, set_id: int, released: Iterable[tuple[int, Any, int]]) -> None:
-        ledger = self.ledger
-        for index, kept, size in released:
-            if kept is None:
-                ledger.release(set_id, index)
-                self.cache.drop(set_id, index)
-            else:
-                ledger.keep_part(set_id, index, array(_POSITIONS, kept).tobytes(), size)
+                self._dues.look_again(replica)
 
     # ------------------------------------------------------------------ time
 
@@ -384,13 +358,7 @@ class Engine:
             self._dirty[replica.set_id] = replica
         self.sending.tick()
         self.installs.tick()
-        for set_id, replica in self._due_unknown.items():
-            due_ms = replica.partition.next_due_ms(self.settings.get(set_id) or _DEFAULT_SETTINGS, now_ms)
-            if due_ms is not None:
-                heappush(self._due, (due_ms, set_id))
-        self._due_unknown.clear()
-        while self._due and self._due[0][0] <= now_ms:
-            _, set_id = heappop(self._due)
+        for set_id in self._dues.take(now_ms, self._settings_of):
             due = self.replicas.get(set_id)
             if due is not None and due.node.own_term_applied:
                 self.ask(set_id, Tick(), self._ticked(due))
@@ -398,7 +366,7 @@ class Engine:
     def _ticked(self, replica: Replica) -> OnAnswer:
         def look_again(_answer: Any, _index: int) -> None:
             if not replica.closed:
-                self._due_unknown[replica.set_id] = replica
+                self._dues.look_again(replica)
 
         return look_again
 
@@ -456,15 +424,6 @@ class Engine:
 
     def payload_from_memory(self, set_id: int, index: int) -> bytes | None:
         return self.cache.get(set_id, index)
-
-    def transform(self, set_id: int, payload: bytes, kept: bytes) -> bytes:
-        """What a rewrite stores of an entry of which only some messages are still needed."""
-        positions = array(_POSITIONS, kept)
-        data = memoryview(payload)[APPEND_PREFIX_BYTES:]
-        try:
-            return payload[:APPEND_PREFIX_BYTES] + batch.extract(data, positions)
-        except LannerError:
-            return payload  # a batch that does not decode stays as it is until its dead letters are discarded
 
     def status(self, set_id: int) -> dict[str, object]:
         return self.replica(set_id).node.status()

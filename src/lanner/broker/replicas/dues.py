@@ -1,0 +1,37 @@
+"""When the machines have something to do because time passes: leases that end, delays, retention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+from lanner.broker.replicas.replica import Replica
+from lanner.model import TopicSettings
+
+
+class Dues:
+    """The next moment of each partition. A machine is asked for it again only after something happened to it."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, int]] = []  # (when, set), the earliest first; some are out of date
+        self._unknown: dict[int, Replica] = {}
+
+    def look_again(self, replica: Replica) -> None:
+        self._unknown[replica.set_id] = replica
+
+    def forget(self, set_id: int) -> None:
+        self._unknown.pop(set_id, None)
+
+    def take(self, now_ms: int, settings_of: Callable[[int], TopicSettings]) -> Iterator[int]:
+        """The sets that may have something to do by now, each told once; perhaps one that is no longer there."""
+        known = self._known
+        for set_id, replica in self._unknown.items():
+            due_ms = replica.partition.next_due_ms(settings_of(set_id), now_ms)
+            if due_ms is not None:
+                heappush(known, (due_ms, set_id))
+        self._unknown.clear()
+        while known and known[0][0] <= now_ms:
+            yield heappop(known)[1]
+
+
+__all__ = ["Dues"]
