@@ -249,7 +249,8 @@ class Group:
 
     def seek(self, offset: int, nexts: Sequence[int]) -> None:
         """Begin again at these places. Leases end. What is held below them stays only if it would otherwise be out
-        of reach: messages at or after the offset whose batches retention has passed are ready again."""
+        of reach: messages at or after the offset whose batches retention has passed are ready again, as if never
+        delivered."""
         self.start_offset = offset
         for token in list(self.leases):
             self.give_back(token, self.leases[token].live, Standing.READY, 0, "", uncount=False)
@@ -270,9 +271,13 @@ class Group:
         behind = min(max(offset - entry.first_offset, 0), entry.count)
         if behind:
             self.take(lane, entry.place, behind)
-        fresh = max(fresh, entry.place + behind)
+        kept = entry.place + behind
+        fresh = max(fresh, kept)
         if fresh < end:
             self.take(lane, fresh, end - fresh)
+        if kept < fresh:
+            for piece in self._cut_ready(lane, kept, fresh - kept):
+                self._add(lane, piece._replace(attempts=0))
 
     # ------------------------------------------------------------------ rows
 

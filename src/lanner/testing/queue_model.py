@@ -240,7 +240,7 @@ class QueueModel:
             )
         if message.attempt < entry.attempt or (message.attempt == entry.attempt and not entry.released):
             self._report("delivery count went back", f"{shown}; attempt {entry.attempt} had been handed out before")
-        if message.attempt > self.rules.max_deliveries and entry.token != _LONG_AGO:
+        if message.attempt > self.rules.max_deliveries:
             self._report("delivered too often", f"{shown}; {self.rules.max_deliveries} deliveries are the limit")
         if 0 < now_ms < entry.deliver_at_ms:
             self._report("early delivery", f"{shown} at {now_ms}, before {entry.deliver_at_ms}")

@@ -125,7 +125,7 @@ def test_seeking_sorts_every_held_message(group: Group, lanes: list[LaneIndex]) 
     group.give_back(7, 0b0000100000, DEAD, 50, "", uncount=False)
     group.seek(102, [0, 0, 0, 0, 6, 0, 0, 0, 0, 0])
     assert counts(group) == (0, 0, 3, 1)
-    assert [(entry.place, entry.count) for entry in group.lanes[4].ready_entries()] == [(2, 3)]
+    assert [(entry.place, entry.count, entry.attempts) for entry in group.lanes[4].ready_entries()] == [(2, 3, 0)]
     assert group.lanes[4].next == 6 and group.start_offset == 102
 
 

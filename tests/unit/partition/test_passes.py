@@ -306,7 +306,27 @@ def test_seeking_back_does_not_lose_what_only_a_pin_keeps(make_bench: Any, offse
     bench.ask(Seek("g", 1))
     answer = bench.poll()
     assert offsets_of(answer) == [1, 3]
-    assert [lease.attempt for lease in answer.leases] == [2, 1]
+    assert [lease.attempt for lease in answer.leases] == [1, 1]
+
+
+def test_what_only_a_pin_keeps_is_not_delivered_too_often_because_of_a_seek(make_bench: Any, offsets_of: Any) -> None:
+    bench = make_bench(retention_ms=1_000, lease_ms=600_000, max_deliveries=2)
+    bench.append(count=2)
+    token = bench.poll().token
+    bench.settle((token, 0, 2, NACK, 0))
+    assert {lease.attempt for lease in bench.poll().leases} == {2}
+    bench.wait(2_000)
+    bench.ask()
+    assert bench.partition.batch_count == 0
+    bench.ask(Seek("g", 0))
+    again = bench.poll()
+    assert (offsets_of(again), {lease.attempt for lease in again.leases}) == ([0, 1], {1})
+    bench.settle((again.token, 0, 2, NACK, 0))
+    last = bench.poll()
+    assert (offsets_of(last), {lease.attempt for lease in last.leases}) == ([0, 1], {2})
+    bench.settle((last.token, 0, 2, NACK, 0))
+    assert bench.poll() is WAIT
+    assert bench.partition.dead_count("g") == 2
 
 
 def test_a_stream_group_seeks_its_offset(bench: Any) -> None:

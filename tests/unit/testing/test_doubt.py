@@ -95,6 +95,13 @@ def test_a_lease_of_after_a_seek_holds() -> None:
     assert broken(*events, *crashed) == {"leased twice", "delivery count went back"}
 
 
+def test_a_seek_does_not_excuse_a_delivery_beyond_the_limit() -> None:
+    seek = Administered(3, 4, Fate.OK, GROUP, 0, "seek", (0,))
+    third = Polled(5, 6, Fate.OK, GROUP, 0, (Handed(0, "m0", 4, 3),), 7, 100, 1_100)
+    assert broken(FIRST, published(1, 2, 0), seek, third, max_deliveries=2) == {"delivered too often"}
+    assert broken(FIRST, published(1, 2, 0), seek, third, max_deliveries=3) == set()
+
+
 def test_a_redrive_in_doubt_is_forgotten_when_it_is_over() -> None:
     redrive = Administered(2, 3, Fate.UNKNOWN, GROUP, 0, "redrive")
     assert broken(FIRST, redrive, published(4, 5, 0, 9), published(4, 5, 1, 1), polled(6, 7, 7, 1, priority=1)) == {
