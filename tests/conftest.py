@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos", action="store_true", help="run the long forms of the integration tests")
     parser.addoption("--chaos-loops", type=int, default=50, help="how often the long form kills the broker")
+
+
+def pytest_configure() -> None:
+    """Tests send Ctrl-C to programs that they start; a shell that runs this in the background has it ignored, and what
+    is ignored is inherited."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
