@@ -140,11 +140,14 @@ def test_consume_follows_what_comes(broker):
     command = [sys.executable, "-m", "lanner.cli", "consume", "orders", "--follow", "--values"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for value in ("one", "two"):
-            lanner("publish", "orders", value)
-            assert process.stdout.readline().strip() == value
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        try:
+            for value in ("one", "two"):
+                lanner("publish", "orders", value)
+                assert process.stdout.readline().strip() == value
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
     deadline = time.monotonic() + 10
     while document("group", "show", "orders", "cli")["lag"]:
         assert time.monotonic() < deadline
