@@ -216,7 +216,7 @@ def test_the_cache_holds_the_newest_within_its_bound() -> None:
     assert cache.get(1, 3) == b"123"
 
 
-def test_a_rewrite_keeps_only_the_messages_still_wanted(broker: Broker) -> None:
+def test_a_rewrite_keeps_only_the_messages_still_wanted() -> None:
     payload = encode_append(5, batch.encode([b"a", b"b", b"c"]))
     kept = b"\x01\x00\x00\x00"
     rewritten = transform(1, payload, kept)

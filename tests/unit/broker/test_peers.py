@@ -62,6 +62,7 @@ class Other:
 
     def __init__(self, node_id: str = "other", cluster_id: str = "cluster") -> None:
         self.node_id, self.cluster_id = node_id, cluster_id
+        self.refusal: BrokerRemoved | None = None
         self.links: list[tuple[PeerHello, ServerLink]] = []
         self.heard: dict[bool, list[Request]] = {True: [], False: []}
         self.answer: Callable[[ServerLink, Request], object] = lambda link, request: link.reply(request, Empty())
@@ -87,6 +88,8 @@ class Session:
         assert hello.peer is not None
         self._bulk = hello.peer.bulk
         self._other.links.append((hello.peer, self._link))
+        if self._other.refusal is not None:
+            raise self._other.refusal
         return HelloReply(1, self._other.cluster_id, self._other.node_id, "test", limits.FRAME_BYTES_MAX, 100)
 
     def handle(self, request: Request) -> None:
@@ -380,6 +383,15 @@ async def test_another_cluster_at_the_address_is_not_talked_to() -> None:
     async with pair(Other(cluster_id="elsewhere")) as (_, peers):
         with pytest.raises(ConflictError, match="answers as cluster elsewhere"):
             await peers.dial("other", bulk=False)
+
+
+async def test_a_broker_that_is_told_of_its_removal_passes_that_on() -> None:
+    other = Other()
+    other.refusal = BrokerRemoved("broker 'a' (own) was removed", node_id="own")
+    async with pair(other) as (home, peers):
+        with pytest.raises(BrokerRemoved, match="broker 'a'"):
+            await peers.dial("other", bulk=False)
+        assert {error.details["node_id"] for error in home.removals} == {"own"}
 
 
 async def test_a_broker_is_found_at_the_second_of_its_addresses() -> None:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 
 import pytest
 
 from lanner.cli.dev_folder import DevFolder, Place, lock_folder, open_folder
 from lanner.errors import DataDirectoryRefused, ValidationError
+from lanner.testing.process import free_port
 
 
 def names(folder: DevFolder) -> list[str]:
@@ -117,11 +117,9 @@ def test_a_port_that_leaves_no_room_is_refused(tmp_path):
 
 
 def free_port_with_a_free_neighbour():
-    """Below those that the system gives out by itself: there another test's connection may take the neighbour."""
     while True:
-        port = random.randrange(10_000, 20_000)
-        with socket.socket() as one, socket.socket() as neighbour, contextlib.suppress(OSError):
-            one.bind(("127.0.0.1", port))
+        port = free_port()
+        with socket.socket() as neighbour, contextlib.suppress(OSError):
             neighbour.bind(("127.0.0.1", port - 1))
             return port
 
