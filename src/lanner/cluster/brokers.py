@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster.commands import (
     CancelPlan,
     DrainBroker,
@@ -43,7 +43,7 @@ from lanner.cluster.registration import (
     check_rack,
     check_registration,
 )
-from lanner.cluster.state import FEATURE_LEVEL, State
+from lanner.cluster.state import State
 from lanner.cluster.values import (
     METADATA_SET,
     METADATA_VOTERS_MAX,
@@ -200,7 +200,7 @@ def raise_feature_level(state: State, command: RaiseFeatureLevel) -> int:
     if command.level <= present:
         raise ConflictError(f"the cluster is at feature level {present}; it can only be raised", feature_level=present)
     behind = [broker.name for broker in state.live() if not broker.lost and broker.feature_max < command.level]
-    if behind or (not state.founded and command.level > FEATURE_LEVEL):
+    if behind or (not state.founded and command.level > features.HIGHEST):
         who = f"broker {behind[0]!r} does" if behind else "this broker does"
         raise ConflictError(f"{who} not support feature level {command.level}: upgrade it first", feature_level=present)
     state.counters.feature_level = command.level

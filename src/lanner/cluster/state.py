@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from lanner import features
 from lanner.cluster.values import METADATA_SET, Broker, BrokerState, Move, Plan, ReplicaSet
 from lanner.model import TopicSettings
 
-FEATURE_LEVEL: Final = 1
 _COUNTERS_KEY: Final = b"c"
 _NUMBER_BYTES: Final = 8
 
@@ -47,7 +47,7 @@ class Counters(msgspec.Struct, array_like=True):
     next_set_id: int = 1  # 0 is this machine's own set
     next_incarnation: int = 1
     next_producer_id: int = 1  # 0 means no producer
-    feature_level: int = FEATURE_LEVEL
+    feature_level: int = features.LOWEST
     cluster_id: str = ""  # empty: one broker that was never told of others
     next_move_id: int = 1
     next_plan_id: int = 1

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
+from lanner import features
 from lanner.broker.replicas.engine import CLUSTER_SET, Seat
 from lanner.cluster import BrokerState, Registration, encode_found_cluster
 from lanner.cluster.values import METADATA_VOTERS_MAX
@@ -94,7 +95,14 @@ class SimCluster:
     @staticmethod
     def registration(broker: ClusterBroker) -> Registration:
         address = f"127.0.0.1:{7000 + broker.number}"
-        return Registration(broker.name, broker.node_id, {"native": address}, rack=f"r{broker.number % 3}")
+        return Registration(
+            broker.name,
+            broker.node_id,
+            {"native": address},
+            f"r{broker.number % 3}",
+            features.LOWEST,
+            features.HIGHEST,
+        )
 
     def number_of(self, node_id: str) -> int | None:
         return self._numbers.get(node_id)

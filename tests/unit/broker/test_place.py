@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from lanner import features
 from lanner.broker.links.founding import Founding, encode_record
 from lanner.broker.links.place import Place
 from lanner.broker.node import Node
@@ -68,7 +69,12 @@ def test_a_broker_says_where_its_doors_are() -> None:
     place = place_with(name="first", rack="r1")
     place.introduce({"native": NATIVE, "http": HTTP})
     assert place.registration == Registration(
-        "first", "a" * 32, {"native": "127.0.0.1:7400", "http": "127.0.0.1:8080"}, "r1"
+        "first",
+        "a" * 32,
+        {"native": "127.0.0.1:7400", "http": "127.0.0.1:8080"},
+        "r1",
+        features.LOWEST,
+        features.HIGHEST,
     )
     assert place.hello.address == "127.0.0.1:7400"
     assert place.hello.cluster_id == ""

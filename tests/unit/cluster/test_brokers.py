@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster import (
     METADATA_SET,
     Broker,
@@ -450,7 +450,9 @@ def test_the_feature_level_is_raised_only_when_all_brokers_support_it() -> None:
 
 
 def test_a_lone_broker_is_at_the_level_it_was_built_for() -> None:
-    refused(World().apply(encode_raise_feature_level(2)), ConflictError, "this broker does not support")
+    refused(
+        World().apply(encode_raise_feature_level(features.HIGHEST + 1)), ConflictError, "this broker does not support"
+    )
 
 
 def test_a_leader_must_vote_and_stay() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lanner import limits
+from lanner import features, limits
 from lanner.broker.links.founding import Founding, Search, decode_record, encode_record
 from lanner.broker.links.peers import Address
 from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_VOTER
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lanner.broker")
 
-FEATURE_LEVEL: Final = 1
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})
 _REGISTER_AGAIN_SECONDS: Final = 1.0
 _LOOK_AGAIN_SECONDS: Final = 0.02
@@ -114,7 +113,7 @@ class Place:
             if door is not None:
                 addresses[kind] = join_address(host if host and door[0] in _WILDCARDS else door[0], door[1])
         self._registration = Registration(
-            self.name, self.node_id, addresses, settings.rack, FEATURE_LEVEL, FEATURE_LEVEL
+            self.name, self.node_id, addresses, settings.rack, features.LOWEST, features.HIGHEST
         )
 
     # ------------------------------------------------------------------ coming to belong

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from lanner import limits
+from lanner import features, limits
 from lanner.broker.replicas.dues import Dues
 from lanner.broker.replicas.headers import KnownHeaders
 from lanner.broker.replicas.installs import Incoming, Installs
@@ -122,6 +122,11 @@ class Engine:
         machine = self.replicas[CLUSTER_SET].machine
         assert isinstance(machine, Cluster)
         return machine
+
+    @property
+    def feature_level(self) -> int:
+        """What this broker may write for others to read; the lowest until it knows its cluster."""
+        return self.cluster.feature_level if CLUSTER_SET in self.replicas else features.LOWEST
 
     def open_set(self, set_id: int, seat: Seat = SOLE_SEAT) -> Replica:
         """Start the replica of a set, new or as the ledger knows it; one without peers elects itself."""
