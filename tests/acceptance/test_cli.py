@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -152,6 +153,19 @@ def test_consume_follows_what_comes(broker):
     while document("group", "show", "orders", "cli")["lag"]:
         assert time.monotonic() < deadline
     assert documents("consume", "orders") == []
+
+
+def test_a_pipe_that_is_closed_early_takes_no_more_than_it_read(broker):
+    """`head -2` shows two messages: two are acked, the others are there at once, and none of them counts as tried."""
+    lanner("topic", "create", "orders", "-p", "1", "backoff_ms=60000")
+    lanner("publish", "orders", *(f"message {number}" for number in range(100)))
+    command = f"{shlex.quote(sys.executable)} -m lanner.cli consume orders --values | head -2; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["message 0", "message 1", "0"]
+    assert done.stderr == ""
+    left = documents("consume", "orders")
+    assert [message["value"] for message in left] == [f"message {number}" for number in range(2, 100)]
+    assert {message["attempt"] for message in left} == {1}
 
 
 def test_groups_are_listed_moved_and_dropped(broker):

@@ -17,7 +17,8 @@ from lanner.cli.screen import Screen, count_text, text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lanner.client import Queue, Receipts
+    from lanner.cli.outlet import Outlet
+    from lanner.client import MessageBatch, Queue, Receipts
 
 _READ_BYTES: Final = 1 << 20
 _LINE_BYTES_MAX: Final = 2 << 20
@@ -92,7 +93,7 @@ def publish(
     if sys.stdin.isatty():
         screen.fail("give messages, or pipe lines in: cat file | lanner publish TOPIC", kind="UsageError", code=2)
     began = time.monotonic()
-    total = screen.with_queue(servers, lambda queue: _pump(screen, queue, send))
+    total = screen.with_queue(servers, lambda queue: _pump(screen, queue, send, began))
     seconds = max(time.monotonic() - began, 1e-6)
     screen.say(
         f"Published {count_text(total)} messages in {seconds:.2f} s ({count_text(total / seconds)} a second).",
@@ -100,13 +101,15 @@ def publish(
     )
 
 
-async def _pump(screen: Screen, queue: Queue, send: Callable[[Queue, list[bytes]], Awaitable[Receipts]]) -> int:
+async def _pump(
+    screen: Screen, queue: Queue, send: Callable[[Queue, list[bytes]], Awaitable[Receipts]], began: float
+) -> int:
     total = 0
     with _Progress(screen.as_json) as progress:
         for lines in _lines(screen):
             await send(queue, lines)
             total += len(lines)
-            progress.add(len(lines))
+            progress.show(total, time.monotonic() - began)
     return total
 
 
@@ -127,30 +130,50 @@ def consume(
 ) -> None:
     """Consume messages, the most urgent first; without --follow until there are no more.
 
-    A message is acknowledged after it was printed.
+    A message is acknowledged once it was printed; into a pipe, once the program at its other end has taken it. What
+    that program did not take goes back at once: `lanner consume orders | head -2` takes two messages.
     """
+    from lanner.cli.outlet import Outlet
+
     screen = Screen(as_json)
+    outlet = Outlet(sys.stdout)
 
     async def work(queue: Queue) -> int:
         shown = 0
         start = "latest" if latest else "earliest"
-        async with queue.consumer(topic, group, start=start) as consumer:
+        async with queue.consumer(topic, group, start=start, auto_extend=True) as consumer:
             while count is None or shown < count:
                 wanted = 100 if count is None else min(100, count - shown)
                 batch = await consumer.poll(wanted, _FOLLOW_WAIT_MS if follow else _DRAIN_WAIT_MS)
                 if not batch and not follow:
                     break
-                for message in batch:
-                    _show(screen, message, values)
-                sys.stdout.flush()
+                await _hand_over(screen, outlet, batch, values, ack)
                 shown += len(batch)
-                if ack and batch:
-                    await batch.ack()
         return shown
 
     shown = screen.with_queue(servers, work)
     if not shown and not as_json and not values:
         typer.secho(f"Nothing to consume for group {group}.", err=True, dim=True)
+
+
+async def _hand_over(screen: Screen, outlet: Outlet, batch: MessageBatch, values: bool, ack: bool) -> None:
+    """Print messages and ack them. When that is cut short, ack what was taken and leave the rest as not seen."""
+    taken = written = 0
+    try:
+        for message in batch:
+            _show(screen, message, values)
+            written += 1
+            await outlet.passed()
+            taken = written
+        outlet.flush()
+    except BaseException:
+        taken = taken if outlet.has_unread else written
+        for message in batch[:taken] if ack else ():
+            message.ack()
+        batch.unseen_from(taken)
+        raise
+    if ack and batch:
+        await batch.ack()
 
 
 def peek(
@@ -242,18 +265,19 @@ class _Progress:
                 SpinnerColumn(),
                 BarColumn(),
                 TextColumn("{task.completed:,.0f} published"),
-                TextColumn("{task.speed:,.0f}/s"),
+                TextColumn("{task.fields[rate]}"),  # rich's own speed is None until it has seen two steps
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
             )
             self._progress.start()
-            self._task = self._progress.add_task("publish", total=None)
+            self._task = self._progress.add_task("publish", total=None, rate="")
         return self
 
-    def add(self, count: int) -> None:
+    def show(self, total: int, seconds: float) -> None:
         if self._progress is not None:
-            self._progress.advance(self._task, count)
+            rate = f"{count_text(total / max(seconds, 1e-6))} a second"
+            self._progress.update(self._task, completed=total, rate=rate)
 
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -89,7 +90,8 @@ class Screen:
         except LannerError as error:
             self.fail(error.message, kind=error.name, **error.details)
         except BrokenPipeError:
-            sys.stderr.close()  # whoever read our output has gone: that is no failure of ours
+            # The reader of our output has gone: no failure of ours. What is still buffered has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:
             self.fail(str(error), kind=type(error).__name__)

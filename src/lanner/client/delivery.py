@@ -362,6 +362,12 @@ class Deliveries(Sequence[MessageT], Generic[MessageT]):
             return self.parts[0].values
         return [value for part in self.parts for value in part.values]
 
+    def unseen_from(self, place: int) -> None:
+        """Nobody looked at what comes from this place on: left unsettled, it goes back without counting an attempt."""
+        for part in self.parts:
+            part.seen = min(part.count, max(0, place))
+            place -= part.count
+
     def _items(self, kind: int, delay_ms: int | None = None, reason: str = "") -> list[SettleItem]:
         delay = -1 if delay_ms is None else delay_ms
         items: list[SettleItem] = []

@@ -1,0 +1,129 @@
+"""Every command on a terminal, as people see it: bars, spinners, colours and questions appear only there.
+
+SHOWN has a row for each command there is, in an order in which each finds what it needs: a command without one turns
+`test_no_command_is_left_out` red.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+from lanner.cli.app import app
+from lanner.testing.process import free_port
+from lanner.testing.terminal import Terminal
+
+LANNER = [sys.executable, "-m", "lanner.cli"]
+
+
+class Shown(NamedTuple):
+    """A command line, what it must show, and how it is used."""
+
+    words: str
+    shows: str
+    piped: bytes | None = None  # what comes in through a pipe
+    answers: str = ""  # what is typed at its question
+    runs_on: bool = False  # until Ctrl-C
+    stays: bool = False  # for the commands after it
+    code: int = 0
+
+
+LINES = b"".join(b"line %d\n" % number for number in range(1_000))
+SHOWN = [
+    Shown("up --data alone --http 127.0.0.1:0 --native 127.0.0.1:0", "Lanner is up.", runs_on=True),
+    Shown("topic create orders partitions=1 max_deliveries=1 backoff_ms=0", "orders"),
+    Shown("publish orders", "Published 1,000 messages", piped=LINES),
+    Shown("publish orders one two", "orders/0/1000"),
+    Shown("peek orders", "orders/0/0"),
+    Shown("topic list", "orders"),
+    Shown("topic show orders", "1,002"),
+    Shown("topic describe orders", "1,002"),
+    Shown("topic set orders lease_ms=5000", "lease_ms = 5000"),
+    Shown("consume orders --group billing --count 2", "orders/0/1"),
+    Shown("consume orders --group billing --count 2 --no-ack", "orders/0/3"),
+    Shown("consume orders --group audit --follow", "orders/0/1001", runs_on=True),
+    Shown("group list orders", "billing"),
+    Shown("group show orders billing", "on orders (queue)"),
+    Shown("dlq list orders billing", "0/3"),
+    Shown("dlq show orders billing 0/3", "line 3"),
+    Shown("dlq redrive orders billing 0/2", "1"),
+    Shown("dlq discard orders billing --all", "1", answers="y\n"),
+    Shown("group seek orders billing --to latest", "Moved billing"),
+    Shown("group drop orders billing", "Dropped billing", answers="y\n"),
+    Shown("bench --messages 200", "poll and ack"),
+    Shown("partition list", "orders/0"),
+    Shown("partition status orders/0", "term"),
+    Shown("partition transfer orders/0 node-2", "node-2 leads orders/0"),
+    Shown("cluster", "led by"),
+    Shown("cluster status", "led by"),
+    Shown("broker add --name node-4", "node-4 is active", stays=True),
+    Shown("broker list", "node-4"),
+    Shown("partition move orders/0 node-3 node-4", "moved from node-3 to node-4"),
+    Shown("cluster rebalance", "Nothing to move"),
+    Shown("cluster cancel 99", "NotFoundError", code=1),
+    Shown("broker drain node-4", "node-4 is drained"),
+    Shown("broker undrain node-4", "takes partitions again"),
+    Shown("broker remove node-4", "node-4 is removed", answers="y\n"),
+    Shown("topic delete orders", "Deleted orders", answers="y\n"),
+    Shown("version", "lanner "),
+]
+
+
+def commands(found: Any = None, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Each command there is, by its words."""
+    found = found or typer.main.get_command(app)
+    for name, inner in found.commands.items():
+        if hasattr(inner, "commands"):
+            yield from commands(inner, (*path, name))
+        else:
+            yield " ".join((*path, name))
+
+
+def test_no_command_is_left_out() -> None:
+    tried = {row.words for row in SHOWN} | {"dev"}
+    assert [name for name in commands() if not any(f"{words} ".startswith(f"{name} ") for words in tried)] == []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExitStack]:
+    """`lanner dev` on a terminal, which it is a test of as well; and what stays while it does."""
+    folder = tmp_path_factory.mktemp("terminal")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Terminal([*LANNER, "dev", "--port", str(free_port() - 40)], cwd=folder) as dev,
+        ExitStack() as staying,
+    ):
+        dev.until("Ctrl-C stops all")
+        found = re.search(r"export (LANNER_SERVERS)=(\S+)", dev.shown)
+        assert found
+        patch.setenv(*found.groups())
+        yield staying
+        dev.interrupt()
+        assert dev.wait() == 0
+        assert "Stopped; everything acknowledged is on disk" in dev.shown
+        assert "Traceback" not in dev.shown
+
+
+@pytest.mark.parametrize("row", SHOWN, ids=lambda row: row.words)
+def test_a_command_on_a_terminal(cluster: ExitStack, tmp_path_factory: pytest.TempPathFactory, row: Shown) -> None:
+    terminal = Terminal([*LANNER, *row.words.split()], piped=row.piped, cwd=tmp_path_factory.mktemp("command"))
+    if row.stays:
+        cluster.enter_context(terminal).until(row.shows)
+        return
+    with terminal:
+        if row.answers:
+            terminal.until("[y/N]")
+            terminal.press(row.answers)
+        if row.runs_on:
+            terminal.until(row.shows)
+            terminal.interrupt()
+        code = terminal.wait()
+        assert "Traceback" not in terminal.shown, terminal.shown
+        assert row.shows in terminal.shown, terminal.shown
+        assert code in ((0, 130) if row.runs_on else (row.code,)), terminal.shown
