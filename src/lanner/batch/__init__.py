@@ -28,7 +28,7 @@ refusal is a `MalformedBatch` that names the field. The views handed out share m
 decoded: whoever decodes a buffer must not write to it afterwards.
 """
 
-from lanner.batch.decoding import Batch, decode, extract
+from lanner.batch.decoding import Batch, decode, extract, never_decodes
 from lanner.batch.encoding import encode
 from lanner.batch.header import (
     FLAG_EXTRACT,
@@ -61,6 +61,7 @@ __all__ = [
     "decode",
     "encode",
     "extract",
+    "never_decodes",
     "partition_for_hash",
     "partition_for_key",
     "read_header",

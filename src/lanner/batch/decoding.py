@@ -32,6 +32,7 @@ from lanner.batch.header import (
     padded,
     verify,
 )
+from lanner.errors import MalformedBatch
 
 _decode_map: Final = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
@@ -194,6 +195,12 @@ class Batch:
                     keys[place] = None
         return keys
 
+    def sizes(self) -> list[int]:
+        """The bytes of each message: its value, key and encoded headers."""
+        columns = [one for one in (self._value_column, self._key_column, self._header_column) if one is not None]
+        lengths = [[end - start for start, end in pairwise(column.bounds)] for column in columns]
+        return lengths[0] if len(lengths) == 1 else [sum(row) for row in zip(*lengths, strict=True)]
+
     def headers(self) -> list[dict[str, bytes]]:
         if self._header_maps is None:
             return [{} for _ in range(self.count)]
@@ -306,6 +313,19 @@ def _checked_positions(column: memoryview) -> list[int]:
 def decode(data: Buffer) -> Batch:
     """A batch whose checksum and structure are sound. Its views share memory with `data`."""
     return Batch(verify(data), memoryview(data))
+
+
+def never_decodes(data: Buffer) -> bool:
+    """Whether these are the bytes that a producer sent, and no batch all the same: to ask for them again is in vain."""
+    try:
+        header = verify(data)
+    except MalformedBatch:
+        return False  # something happened to them on the way, and another copy may be sound
+    try:
+        Batch(header, memoryview(data))
+    except MalformedBatch:
+        return True
+    return False
 
 
 def extract(data: Buffer, positions: Sequence[int]) -> bytes:

@@ -19,11 +19,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from lanner import limits
+from lanner.batch import never_decodes
 from lanner.client.brokers import Brokers
 from lanner.client.delivery import Message, MessageBatch, Part, Settling
 from lanner.client.polling import ROUND_MS, Poller, Wanted
 from lanner.client.routing import Routing
 from lanner.client.settling import SettleQueue
+from lanner.client.stream import MALFORMED
 from lanner.errors import LannerError, ServiceUnavailable, ValidationError
 from lanner.model import check_name
 from lanner.wire.connection import Reply
@@ -151,7 +153,7 @@ class Consumer:
             try:
                 part = Part(self, polled, data)
             except LannerError as error:
-                self._refuse(polled, error)
+                self._refuse(polled, data, error)
                 continue
             parts.append(part)
             if self._auto_ack:
@@ -162,12 +164,17 @@ class Consumer:
             self._extender = self._loop.create_task(self._extend_held())
         return parts
 
-    def _refuse(self, polled: PolledBatch, error: LannerError) -> None:
-        """Bytes that are not what the producer sent are not handed out; the attempt counts, so this ends as dead."""
+    def _refuse(self, polled: PolledBatch, data: memoryview, error: LannerError) -> None:
+        """What does not decode can never be handled: it is dead. Bytes that are not what the producer sent are given
+        back, because another copy may be sound; that attempt counts."""
         _log.warning("a batch of %s/%d was not usable: %s", self.topic, polled.partition, error.message)
-        if not self._auto_ack:
-            reason = f"not usable: {error.message}"[: limits.REASON_LENGTH_MAX]
-            self._settles.add(_items_of(polled, SettleKind.NACK, reason))
+        if self._auto_ack:
+            return
+        if never_decodes(data):
+            items = _items_of(polled, SettleKind.REJECT, MALFORMED)
+        else:
+            items = _items_of(polled, SettleKind.NACK, f"not usable: {error.message}"[: limits.REASON_LENGTH_MAX])
+        self._settles.add(items)
 
     # ------------------------------------------------------------------ iterating
 

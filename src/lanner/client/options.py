@@ -78,4 +78,4 @@ class ReaderOptions(TypedDict, total=False):
     group: str | None  # where it has committed, that wins over the start
     page_bytes: int
     buffer_bytes_max: int
-    on_hole: Callable[[Hole], None] | None  # retention took something before it was read
+    on_hole: Callable[[Hole], None] | None  # something cannot be read, and why

@@ -2,8 +2,9 @@
 
 For each partition one page is read ahead while another is worked through, so the network never waits for the
 application nor the other way round; memory is bounded by that. A page that ends at the end of the log waits there for
-more. Retention may take messages before they are read: the reader goes on behind the hole and reports it. Each
-partition is read from whoever leads it; one that is added while the reader is at work is read from its beginning.
+more. Retention may take messages before they are read, and a batch may not decode: the reader goes on behind the hole
+and reports it. Each partition is read from whoever leads it; one that is added while the reader is at work is read from
+its beginning.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Reader:
         self.topic = check_name(topic, "topic")
         self.group = None if group is None else check_name(group, "group")
         self.holes: deque[Hole] = deque(maxlen=HOLES_KEPT)
-        self.missing = 0  # messages that retention took before they were read
+        self.missing = 0  # messages that lie in holes
         self._brokers = brokers
         self._routing = routing
         self._chosen = [partitions] if isinstance(partitions, int) else partitions

@@ -1,22 +1,29 @@
-"""What a stream reader is handed: stored batches in offset order, and the holes that retention left between them."""
+"""What a stream reader is handed: stored batches in offset order, and the holes between them.
+
+A hole is what retention took before it was read, or a batch whose producer sent bytes that do not decode.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lanner.batch import Batch, decode
+from lanner.batch import Batch, decode, never_decodes
 from lanner.errors import MalformedBatch
 from lanner.model import Message
 from lanner.wire.messages import Fetched, FetchedBatch
 
+RETENTION: Final = "retention"
+MALFORMED: Final = "malformed"
+
 
 class Hole(NamedTuple):
-    """Offsets first_offset .. next_offset - 1 are gone: retention took them before they were read."""
+    """Offsets first_offset .. next_offset - 1 cannot be read: retention took them before, or they do not decode."""
 
     partition: int
     first_offset: int
     next_offset: int
+    reason: str = RETENTION  # or malformed
 
     @property
     def size(self) -> int:
@@ -138,7 +145,14 @@ def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[li
         start += stored.size
         if stored.base_offset + stored.count <= position:
             continue
-        batch = ReadBatch(topic, partition, stored, data, position)
+        try:
+            batch = ReadBatch(topic, partition, stored, data, position)
+        except MalformedBatch:
+            if not never_decodes(data):
+                raise
+            _pass_by(partition, position, stored, holes)
+            position = stored.base_offset + stored.count
+            continue
         if not isinstance(batch.offsets, range) or batch.first_offset > position:
             _note_holes(partition, position, batch, holes)
         position = batch.next_offset
@@ -148,6 +162,14 @@ def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[li
         holes.append(Hole(partition, position, page.fetched.next_offset))
         position = page.fetched.next_offset
     return batches, holes, position
+
+
+def _pass_by(partition: int, position: int, stored: FetchedBatch, holes: list[Hole]) -> None:
+    """A batch that nobody can read, and what retention took before it."""
+    if stored.base_offset > position:
+        holes.append(Hole(partition, position, stored.base_offset))
+    first_offset = max(position, stored.base_offset)
+    holes.append(Hole(partition, first_offset, stored.base_offset + stored.count, MALFORMED))
 
 
 def _note_holes(partition: int, position: int, batch: ReadBatch, holes: list[Hole]) -> None:

@@ -138,7 +138,7 @@ class ServerLink(Link):
     # ------------------------------------------------------------------ what a session calls
 
     def reply(self, request: Request, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> bool:
-        """Answer; False when it can no longer be sent."""
+        """Answer; False when it can no longer be sent, or does not fit."""
         answered = self._connection.reply(request, control, bulk)
         if not self._flush_due:
             self.flush_soon()

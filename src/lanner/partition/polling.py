@@ -2,7 +2,9 @@
 
 Lane 9 comes first. In a lane, retries come before fresh messages, each in place order. Nothing of a lower lane is taken
 while a higher one has something deliverable. A group that holds `outstanding_max` messages is served retries only. Of
-a batch, a message's size is taken as the average; at least one message is served, however large.
+a batch, a message's size is taken as the average; at least one message is served, however large. The bytes are read
+after the decision, and what then does not fit is given back. A poll that settles by itself what it gets cannot do
+that: it begins a batch only when the reply has room for all of it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from bisect import bisect_left
 from typing import Final
 
 from lanner.errors import GroupKindConflict, LannerError, ValidationError
-from lanner.limits import MEMBER_LENGTH_MAX, POLL_MESSAGES_MAX
+from lanner.limits import MEMBER_LENGTH_MAX, POLL_BYTES_MAX, POLL_MESSAGES_MAX
 from lanner.model import LANES, GroupKind
 from lanner.partition import records
 from lanner.partition.batches import BatchRef
@@ -99,6 +101,9 @@ class _Taking:
         self.poll = poll
         self.messages_left = poll.max_messages
         self.bytes_left = poll.max_bytes
+        self.whole_bytes_left = (
+            POLL_BYTES_MAX if poll.auto_ack else None
+        )  # if all of a batch's bytes were in what is taken
         self.room = decision.settings.outstanding_max - view.outstanding
         self.limited = self.room <= 0 and not poll.auto_ack
         self.leases: list[Lease] = []
@@ -149,6 +154,16 @@ class _Taking:
         """How many of these messages the byte limit allows: at least one, if it would be the poll's only one."""
         allowed = max(self.bytes_left, 0) * ref.count // ref.size
         return min(count, allowed if self.leases else max(allowed, 1))
+
+    def _begins(self, ref: BatchRef) -> bool:
+        """Whether something of this batch may be taken for good: its reply must fit, whatever the messages' sizes."""
+        if self.whole_bytes_left is None:
+            return True
+        if ref.size > self.whole_bytes_left and self.leases:
+            return False
+        if not self.leases or self.leases[-1].ref is not ref:
+            self.whole_bytes_left -= ref.size
+        return True
 
     def _add(self, ref: BatchRef, lane: int, place: int, first_offset: int, count: int, attempt: int) -> None:
         self.leases.append(_new(Lease, (ref, first_offset, count, attempt)))
@@ -202,13 +217,14 @@ class _Taking:
         fits = min(count, self.messages_left)
         if fits * ref.size > self.bytes_left * ref.count:
             fits = self._fits_bytes(ref, fits)
-        if fits:
+        if fits and self._begins(ref):
             self._add(ref, lane, entry.place + gone, entry.first_offset + gone, fits, entry.attempts + 1)
             self.messages_left -= fits
             self.bytes_left -= -(-ref.size * fits // ref.count)
             if self.poll.auto_ack:
                 self.view.outstanding -= fits
-        return fits
+            return fits
+        return 0
 
     def _take_fresh(self, lane: int, place: int) -> bool:
         """False: the poll is full, or the group holds all it may."""
@@ -238,6 +254,8 @@ class _Taking:
             fits = min(count, room)
             if fits * ref.size > self.bytes_left * ref.count:
                 fits = self._fits_bytes(ref, fits)
+            if fits and self.whole_bytes_left is not None and not self._begins(ref):
+                fits = 0
             if fits:
                 self._add(ref, lane, place, base_offset, fits, 1)
                 place += fits

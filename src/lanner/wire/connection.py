@@ -232,18 +232,17 @@ class ServerConnection(_Connection):
         self._put(encode_frame(ERROR, request.correlation, error_reply(error)))
 
     def reply(self, request: Request, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> bool:
-        """Answer a request; False when it cannot be sent because the connection has ended."""
+        """Answer a request; False when the answer is not sent: the connection has ended, or it does not fit into a
+        frame and an error was sent in its place."""
         if self.state is not State.OPEN:
             return False
-        self._answer(_REPLY_CODES[request.command], request.correlation, control, bulk)
-        return True
+        return self._answer(_REPLY_CODES[request.command], request.correlation, control, bulk)
 
     def reply_settles(self, request: Request, settled: Settled) -> bool:
         """The first answer to a POLL that carried settles; its own reply comes later under the same id."""
         if self.state is not State.OPEN:
             return False
-        self._answer(_REPLY_CODES[Command.SETTLE], request.correlation, settled, ())
-        return True
+        return self._answer(_REPLY_CODES[Command.SETTLE], request.correlation, settled, ())
 
     def fail(self, request: Request, error: LannerError) -> bool:
         """Answer a request with an error; False when the connection has ended, or nobody waits for an answer."""
@@ -258,11 +257,13 @@ class ServerConnection(_Connection):
             self._put(encode_frame(ERROR, CONNECTION_LEVEL, error_reply(error)))
             self.close(error)
 
-    def _answer(self, command: int, correlation: int, control: Control, bulk: Sequence[bytes | memoryview]) -> None:
+    def _answer(self, command: int, correlation: int, control: Control, bulk: Sequence[bytes | memoryview]) -> bool:
         try:
             self._put(encode_frame(command, correlation, control, bulk))
         except MessageTooLarge as error:
             self._fail(correlation, ServerError(f"the reply does not fit: {error.message}; ask for less at once"))
+            return False
+        return True
 
     def _fail(self, correlation: int, error: LannerError) -> None:
         self._put(encode_frame(ERROR, correlation, error_reply(error)))

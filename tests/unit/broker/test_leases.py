@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lanner import batch
-from lanner.broker.desks.leases import LeaseReader
-from lanner.partition import APPEND_PREFIX_BYTES
+from lanner import batch, limits
+from lanner.broker.desks.leases import Leased, LeaseReader
+from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Lease, PollAnswer
 
 COUNT = 100
 DATA = batch.encode([b"%d" % number for number in range(COUNT)])
@@ -31,11 +31,12 @@ class Shelf:
         return work()
 
 
-def leases(*ranges: tuple[int, int]) -> list[Any]:
+def leases(*ranges: tuple[int, int], data: bytes = DATA, count: int = COUNT, base: int = BASE) -> list[Leased]:
     """Of the batch: so many messages from that place, each."""
-    ref = SimpleNamespace(base_offset=BASE, index=KEY[1], append_ms=1, lane=5, count=COUNT, size=len(DATA))
-    found = [SimpleNamespace(first_offset=BASE + place, count=count, attempt=1, ref=ref) for place, count in ranges]
-    return [(0, SimpleNamespace(set_id=KEY[0]), 77, SimpleNamespace(leases=found, deadline_ms=2))]
+    ref = BatchRef(base, count, KEY[1] + base - BASE, len(data), 5, 0, 1, 0, 0)
+    found = [Lease(ref, base + place, number, 1) for place, number in ranges]
+    replica: Any = SimpleNamespace(set_id=KEY[0])
+    return [Leased(0, replica, 77, PollAnswer(found, 2, False, None))]
 
 
 @pytest.fixture
@@ -49,7 +50,8 @@ def reader(shelf: Shelf) -> LeaseReader:
 
 
 async def values(reader: LeaseReader, *ranges: tuple[int, int]) -> list[bytes | None]:
-    (leased,) = await reader.read(leases(*ranges))
+    (leased,), rest = await reader.read(leases(*ranges), limits.MIB)
+    assert rest == []
     return batch.decode(leased.data).values()
 
 
@@ -81,4 +83,106 @@ async def test_its_last_message_may_stand_before_others(reader: LeaseReader) -> 
 
 async def test_what_retention_took_is_left_out(reader: LeaseReader, shelf: Shelf) -> None:
     shelf.payload = None
-    assert await reader.read(leases((0, 1))) == []
+    assert await reader.read(leases((0, 1)), limits.MIB) == ([], [])
+
+
+# ------------------------------------------------------------------ what fits
+
+
+class Shelves(Shelf):
+    """Batches by index; notes what is read of them, and what work is done in a reader thread."""
+
+    def __init__(self, *batches: bytes) -> None:
+        super().__init__()
+        self.batches = batches
+        self.read: list[int] = []
+        self.worked = 0
+
+    async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        self.read += [index for _, index in wanted]
+        return [b"p" * APPEND_PREFIX_BYTES + self.batches[index] for _, index in wanted]
+
+    async def in_reader(self, work: Callable[[], Any]) -> Any:
+        self.worked += 1
+        return work()
+
+    def leased(self, *ranges: tuple[int, int]) -> list[Leased]:
+        """So many messages from that place of every batch, under one token."""
+        found: list[Lease] = []
+        base = 0
+        for index, data in enumerate(self.batches):
+            count = batch.read_header(data).count
+            ref = BatchRef(base, count, index, len(data), 5, 0, 1, 0, 0)
+            found += [Lease(ref, base + place, number, 1) for place, number in ranges]
+            base += count
+        replica: Any = SimpleNamespace(set_id=KEY[0])
+        return [Leased(0, replica, 77, PollAnswer(found, 2, False, None))]
+
+
+def offsets(leased: Sequence[Leased]) -> list[int]:
+    return [lease.first_offset + at for one in leased for lease in one.answer.leases for at in range(lease.count)]
+
+
+MIXED = batch.encode([b"L" * limits.MIB, *[b"t"] * 300])
+
+
+async def test_a_reply_holds_what_fits_and_the_other_leases_are_handed_back() -> None:
+    shelves = Shelves(*[MIXED] * 20)
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 1)), 3 * limits.MIB)  # type: ignore[arg-type]
+    assert [item.base_offset for item in found] == [0, 301]
+    assert sum(len(item.data) for item in found) <= 3 * limits.MIB
+    assert offsets(rest) == [number * 301 for number in range(2, 20)]
+    assert {one.token for one in rest} == {77}
+
+
+async def test_no_more_is_read_than_the_reply_may_need() -> None:
+    shelves = Shelves(*[MIXED] * 20)
+    await LeaseReader(shelves).read(shelves.leased((0, 1)), limits.MIB)  # type: ignore[arg-type]
+    assert len(shelves.read) * len(MIXED) <= limits.POLL_BYTES_MAX
+    shelves = Shelves(*[MIXED] * 100)
+    found, rest = await LeaseReader(shelves).read(shelves.leased((7, 1)), limits.MIB)  # type: ignore[arg-type]
+    assert len(shelves.read) * len(MIXED) <= limits.READ_BYTES_MAX + limits.POLL_BYTES_MAX
+    assert len(found) == len(shelves.read) and len(found) + len(offsets(rest)) == 100
+
+
+@pytest.mark.parametrize("bytes_max", [1, 1_000, limits.MIB])
+async def test_one_message_always_fits(bytes_max: int) -> None:
+    shelves = Shelves(MIXED, MIXED)
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 301)), bytes_max)  # type: ignore[arg-type]
+    assert [len(value) for item in found for value in batch.decode(item.data).values()] == [limits.MIB]
+    assert offsets(rest) == list(range(1, 602))
+
+
+async def test_a_batch_that_is_too_large_is_cut_in_the_order_in_which_it_was_leased() -> None:
+    data = batch.encode([b"%d" % number * 1_000 for number in range(10)])
+    shelves = Shelves(data)
+    found, rest = await LeaseReader(shelves).read(shelves.leased((8, 2), (1, 5)), 4_000)  # type: ignore[arg-type]
+    (item,) = found
+    assert len(item.data) <= 4_000
+    assert [(part.first_offset, part.count) for part in item.ranges] == [(8, 2), (1, 1)]
+    assert batch.decode(item.data).positions == [1, 8, 9]
+    assert offsets(rest) == [2, 3, 4, 5]
+
+
+async def test_a_batch_that_does_not_decode_fits_alone() -> None:
+    shelves = Shelves(DATA)
+    shelves.batches = (DATA[:-1] + b"?",)
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, COUNT)), 10)  # type: ignore[arg-type]
+    assert [bytes(item.data) for item in found] == [shelves.batches[0]] and rest == []
+
+
+async def test_what_is_sent_in_vain_is_bounded_for_the_reply_as_a_whole() -> None:
+    data = batch.encode([b"v" * 300] * 200)
+    shelves = Shelves(*[data] * 100)
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 20)), limits.MIB)  # type: ignore[arg-type]
+    assert rest == [], "cut to what was leased, all of it fits"
+    assert len(found) == 100
+
+
+async def test_large_messages_are_cut_out_in_a_reader_thread_even_when_they_are_few() -> None:
+    shelves = Shelves(MIXED)
+    reader = LeaseReader(shelves)  # type: ignore[arg-type]
+    await reader.read(shelves.leased((1, 1)), limits.MIB)
+    assert reader._decoded.get((KEY[0], 0)) is not None and shelves.worked == 1
+    await reader.read(shelves.leased((0, 1)), 2 * limits.MIB)
+    assert shelves.worked == 2

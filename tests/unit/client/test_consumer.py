@@ -22,6 +22,7 @@ from lanner.wire.messages import (
     SettleItem,
     SettleKind,
 )
+from tests.spoilt import undecodable
 
 
 def leased(
@@ -101,6 +102,23 @@ async def test_what_is_not_as_its_producer_sent_it_is_returned_and_not_handed_ou
     items = settled_items(broker)
     assert {item.kind for item in items} == {SettleKind.NACK}
     assert items[0].reason.startswith("not usable")
+
+
+async def test_what_does_not_decode_is_rejected_as_malformed_and_its_neighbours_are_handed_out(broker: Any) -> None:
+    bad, good = undecodable(2), values(3)
+    batches = [
+        PolledBatch(0, 5, 10, 77, 9_999, 4, len(bad), [LeasedRange(10, 2, 1)]),
+        PolledBatch(0, 5, 12, 77, 9_999, 4, len(good), [LeasedRange(12, 3, 1)]),
+    ]
+    one_poll(broker, (Polled(batches), [bad, good]))
+    async with lanner.connect(broker.address) as queue, queue.consumer("t", "g") as consumer:
+        batch = await consumer.poll()
+        assert [message.offset for message in batch] == [12, 13, 14]
+        await batch.ack()
+    assert [(item.first_offset, item.count, item.kind, item.reason) for item in settled_items(broker)] == [
+        (10, 2, SettleKind.REJECT, "malformed"),
+        (12, 3, SettleKind.ACK, ""),
+    ]
 
 
 async def test_a_poll_that_lost_its_answer_is_repeated_under_its_number(broker: Any) -> None:

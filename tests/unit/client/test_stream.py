@@ -8,6 +8,7 @@ from lanner.batch import encode, extract
 from lanner.client.stream import Hole, Page, ReadBatch, read_page
 from lanner.errors import MalformedBatch
 from lanner.wire.messages import Fetched, FetchedBatch
+from tests.spoilt import undecodable
 
 
 def page(*batches: tuple[int, int, bytes], next_offset: int) -> Page:
@@ -78,6 +79,14 @@ def test_a_flipped_bit_is_noticed() -> None:
     data[-9] ^= 1
     with pytest.raises(MalformedBatch):
         read_page("t", 0, page((0, 2, bytes(data)), next_offset=2), 0)
+
+
+def test_what_does_not_decode_is_a_hole_that_says_so() -> None:
+    pages = page((0, 1, whole(b"a")), (3, 2, undecodable(2)), (5, 1, whole(b"z")), next_offset=6)
+    found, holes, following = read_page("t", 0, pages, 0)
+    assert [batch.values() for batch in found] == [[b"a"], [b"z"]]
+    assert holes == [Hole(0, 1, 3, "retention"), Hole(0, 3, 5, "malformed")] and following == 6
+    assert read_page("t", 0, pages, 4)[1] == [Hole(0, 4, 5, "malformed")]
 
 
 def test_a_batch_that_does_not_fit_its_offsets_is_refused() -> None:

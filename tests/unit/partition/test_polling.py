@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lanner.errors import GroupKindConflict, ValidationError
-from lanner.limits import MEMBER_LENGTH_MAX, POLL_MESSAGES_MAX
+from lanner.limits import MEMBER_LENGTH_MAX, MIB, POLL_BYTES_MAX, POLL_MESSAGES_MAX
 from lanner.partition import WAIT, CommitOffset, Poll, Seek, polling
 from lanner.partition.places import ROW_PLACES
 
@@ -154,6 +154,21 @@ def test_at_the_bound_only_retries_are_served(make_bench: Any, offsets_of: Any) 
     assert bench.outcome.deliverable
     assert offsets_of(bench.poll()) == [3]
     assert offsets_of(bench.poll(auto_ack=True, messages=2)) == [4, 5]
+
+
+def test_an_auto_acked_poll_begins_no_batch_whose_bytes_might_not_fit(bench: Any, offsets_of: Any) -> None:
+    """Most of a batch may be in the one message that is taken: what is settled at once cannot be given back."""
+    size = 3 * MIB
+    for _ in range(4):
+        bench.append(count=100, filling=b"x" * size)
+    token = bench.poll(messages=400, max_bytes=100 * size).token
+    for number in range(4):
+        bench.settle((token, number * 100, 1, 2, 0), (token, number * 100 + 1, 99))
+    assert offsets_of(bench.poll(auto_ack=True)) == [0, 100], "two of three megabytes go into eight, three do not"
+    assert offsets_of(bench.poll(messages=1)) == [200]
+    assert offsets_of(bench.poll(auto_ack=True)) == [300]
+    bench.append(count=100, filling=b"x" * (POLL_BYTES_MAX + 1))
+    assert len(offsets_of(bench.poll(auto_ack=True, messages=100, max_bytes=100 * size))) == 100, "one always fits"
 
 
 def test_an_auto_acked_poll_is_not_bound_by_what_the_group_holds(make_bench: Any, offsets_of: Any) -> None:

@@ -394,11 +394,11 @@ def test_details_of_a_peer_cannot_pose_as_arguments() -> None:
     assert failure.error.details == {"topic": "t"}
 
 
-def test_a_reply_larger_than_a_frame_becomes_an_error() -> None:
+def test_a_reply_larger_than_a_frame_becomes_an_error_and_says_that_it_was_not_sent() -> None:
     client, server = open_pair()
     client.request(Command.FETCH, messages.Fetch("t", 0, 0))
     [request] = server.receive(sent(client))
-    assert server.reply(request, messages.Fetched(0, 0, 0, []), [b"x" * limits.FRAME_BYTES_MAX])
+    assert not server.reply(request, messages.Fetched(0, 0, 0, []), [b"x" * limits.FRAME_BYTES_MAX])
     [failure] = client.receive(sent(server))
     assert isinstance(failure, Failure)
     assert isinstance(failure.error, ServerError)

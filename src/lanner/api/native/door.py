@@ -388,13 +388,17 @@ class _Session:
 
     def _reply_leases(self, request: Request, found: PollResult) -> None:
         asked: Poll = request.control
-        control, bulk = polled(found)
         items = [
             SettleItem(item.partition, item.token, part.first_offset, part.count, SettleKind.ACK)
             for item in ([] if asked.auto_ack else found.batches)
             for part in item.ranges
         ]
-        if self._given_up or not self._link.reply(request, control, bulk):
+        sent = False
+        try:
+            sent = not self._given_up and self._link.reply(request, *polled(found))
+        except Exception as problem:
+            self._link.fail(request, _unexpected(request, problem))
+        if not sent:
             self._release(asked, items, found.call)
         elif items:
             self._unsent.append((asked, items, found.call))

@@ -15,8 +15,8 @@ from lanner.broker.desks.calls import (
     SettleResult,
 )
 from lanner.broker.desks.checks import check_number, check_poll, check_settle, check_start
-from lanner.broker.desks.delivery import messages_of
 from lanner.broker.desks.desk import Desk
+from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, reply_bytes_max
 from lanner.errors import NotLeader, ValidationError
 from lanner.model import check_name
 from lanner.partition import Poll, Release, Settle
@@ -60,8 +60,12 @@ class Consumption(Desk):
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             if leased:
+                # What was taken for good cannot be given back: the decision has seen to it that it fits.
+                room_bytes = FRAME_ROOM_BYTES if auto_ack else reply_bytes_max(max_bytes)
                 try:
-                    batches = await self._leases.read(leased)
+                    batches, left_out = await self._leases.read(leased, room_bytes)
+                    if left_out:
+                        await self._polling.put_back(request, left_out, call)
                 except BaseException:
                     self._polling.give_back(request, leased, call)
                     raise
@@ -107,8 +111,7 @@ class Consumption(Desk):
 
     async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
         """A poll, decoded: for doors whose callers cannot read batches."""
-        result = await self.poll(identity, **wanted)
-        return messages_of(wanted["topic"], result.batches)
+        return await self._unpacking.poll(identity, **wanted)
 
     async def settle(
         self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]

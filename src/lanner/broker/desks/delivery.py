@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from threading import Lock
 
 from lanner import batch, limits
@@ -54,9 +53,10 @@ class DecodedBatches:
             if decoded is None:
                 decoded = batch.decode(leased.data)
                 self.put(key, decoded)
-            return decoded.extract(positions_of(leased))
+            data = decoded.extract(positions_of(leased))
         except MalformedBatch:
             return leased.data
+        return data if len(data) < len(leased.data) else leased.data  # what compresses well together may not alone
 
 
 def positions_of(leased: LeasedBatch) -> list[int]:
@@ -68,34 +68,45 @@ def positions_of(leased: LeasedBatch) -> list[int]:
     )
 
 
-def messages_of(topic: str, batches: Sequence[LeasedBatch]) -> list[Delivered]:
-    """Every leased message of these batches, decoded, in the order leased."""
+def messages_of(topic: str, leased: LeasedBatch, decoded: batch.Batch) -> list[Delivered]:
+    """Every leased message of this batch, in the order leased."""
     delivered: list[Delivered] = []
-    for leased in batches:
-        decoded = batch.decode(leased.data)
-        header = decoded.header
-        positions = decoded.positions
-        place_of = None if positions is None else {position: place for place, position in enumerate(positions)}
-        values, keys, headers, timestamps = decoded.values(), decoded.keys(), decoded.headers(), decoded.timestamps()
-        for item in leased.ranges:
-            for offset in range(item.first_offset, item.first_offset + item.count):
-                position = offset - leased.base_offset
-                place = position if place_of is None else place_of.get(position, -1)
-                if place < 0:
-                    continue  # retention kept only some messages of this batch, and this is not one of them
-                message = Message(
-                    topic=topic,
-                    partition=leased.partition,
-                    offset=offset,
-                    value=values[place],
-                    key=keys[place],
-                    headers=headers[place],
-                    priority=header.priority,
-                    timestamp_ms=leased.append_ms,
-                    producer_timestamp_ms=None if timestamps is None else timestamps[place],
-                    deliver_at_ms=header.deliver_at_ms,
-                    expires_at_ms=header.expires_at_ms,
-                    attempt=item.attempt,
-                )
-                delivered.append(Delivered(message, leased.token, leased.deadline_ms))
+    header = decoded.header
+    place_of = places_of(decoded)
+    values, keys, headers, timestamps = decoded.values(), decoded.keys(), decoded.headers(), decoded.timestamps()
+    for item in leased.ranges:
+        for offset in range(item.first_offset, item.first_offset + item.count):
+            position = offset - leased.base_offset
+            place = position if place_of is None else place_of.get(position, -1)
+            if place < 0:
+                continue  # retention kept only some messages of this batch, and this is not one of them
+            message = Message(
+                topic=topic,
+                partition=leased.partition,
+                offset=offset,
+                value=values[place],
+                key=keys[place],
+                headers=headers[place],
+                priority=header.priority,
+                timestamp_ms=leased.append_ms,
+                producer_timestamp_ms=None if timestamps is None else timestamps[place],
+                deliver_at_ms=header.deliver_at_ms,
+                expires_at_ms=header.expires_at_ms,
+                attempt=item.attempt,
+            )
+            delivered.append(Delivered(message, leased.token, leased.deadline_ms))
     return delivered
+
+
+def places_of(decoded: batch.Batch) -> dict[int, int] | None:
+    """Where the message of each original position is in an extract; None: everything is where it was."""
+    positions = decoded.positions
+    return None if positions is None else {position: place for place, position in enumerate(positions)}
+
+
+def raw_bytes(data: bytes | memoryview) -> int:
+    """How many bytes a batch unfolds into, as far as its header can be believed: what decoding it costs."""
+    try:
+        return batch.read_header(data).raw_length
+    except MalformedBatch:
+        return len(data)

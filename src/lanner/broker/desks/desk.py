@@ -15,6 +15,7 @@ from lanner.broker.desks.polling import Polling
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.desks.routes import Routes
+from lanner.broker.desks.unpacking import Unpacking
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
 from lanner.cluster import METADATA_SET, Topic
@@ -46,6 +47,7 @@ class Desk:
         self._questions = Questions(node)
         self._polling = Polling(node, self._router, self._questions)
         self._leases = LeaseReader(node)
+        self._unpacking = Unpacking(self, node)
         self._routes = Routes(node)
         self.auto_create = node.settings.auto_create_topics
         self.node_id = node.node_id

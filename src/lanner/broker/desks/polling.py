@@ -12,28 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from lanner import limits
+from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, release_of
+from lanner.broker.desks.leases import Leased
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import WAIT, Replica
 from lanner.errors import GroupKindConflict, LannerError
 from lanner.model import GroupKind
-from lanner.partition import MakeGroup, Poll, PollAnswer, Release
+from lanner.partition import MakeGroup, Poll
 
 _POLLERS_MAX: Final = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX: Final = 16  # how many decisions one poll may be made of
 _NOTHING: Final = -1
-
-
-class Leased(NamedTuple):
-    """What one partition's decision gave to a poll."""
-
-    partition: int
-    replica: Replica
-    token: int
-    answer: PollAnswer
 
 
 class Polling:
@@ -93,6 +87,7 @@ class Polling:
         leased: list[Leased] = []
         limited = False
         messages_left, bytes_left = request.max_messages, request.max_bytes
+        room_bytes = FRAME_ROOM_BYTES
         sequence = request.sequence * _STEPS_MAX
         for step in range(_STEPS_MAX):
             place, lane, others = self._most_urgent(replicas, request.group)
@@ -122,6 +117,11 @@ class Polling:
             leased.append(Leased(partition, replica, _token_of(answer, index), answer))
             messages_left -= sum(lease.count for lease in answer.leases)
             bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
+            if request.auto_ack:
+                # What is taken for good must fit, and each decision takes as much as POLL_BYTES_MAX.
+                room_bytes -= sum(lease.ref.size for lease in answer.leases)
+                if room_bytes < limits.POLL_BYTES_MAX:
+                    break
         return leased, limited
 
     async def _ask(self, replica: Replica, request: Poll, call: int) -> tuple[Any, int]:
@@ -137,9 +137,19 @@ class Polling:
         if request.auto_ack or self.was_repeated(request.group, request.member, request.sequence, call):
             return
         for _, replica, token, answer in leased:
-            items = [(token, lease.first_offset, lease.count, 0, -1, "") for lease in answer.leases]
-            if items:
-                self._questions.tell(replica, Release(request.group, items))
+            release = release_of(request.group, token, answer.leases)
+            if release is not None:
+                self._questions.tell(replica, release)
+
+    async def put_back(self, request: Poll, leased: list[Leased], call: int) -> None:
+        """The same for what the reply has no room for: done when others can have it."""
+        if request.auto_ack or self.was_repeated(request.group, request.member, request.sequence, call):
+            return
+        releases = [(one.replica, release_of(request.group, one.token, one.answer.leases)) for one in leased]
+        asked = [self._questions.ask(replica, release) for replica, release in releases if release is not None]
+        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, LannerError):
+                raise outcome
 
     async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from lanner import limits
+from lanner.batch import decode
 from lanner.broker.desks.calls import (
     FetchedBatch,
     FetchResult,
@@ -92,7 +93,7 @@ class Streams(Desk):
                     for ref, payload in zip(refs, payloads, strict=True)
                     if payload is not None
                 ]
-                for delivered in messages_of(topic, whole):
+                for delivered in [one for item in whole for one in messages_of(topic, item, decode(item.data))]:
                     if delivered.message.offset >= offset and len(messages) < max_messages:
                         messages.append(delivered.message)
             if len(messages) >= max_messages:

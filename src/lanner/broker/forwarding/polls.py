@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lanner import limits
 from lanner.broker.desks.calls import Delivered, Identity, LeasedBatch, PollResult, SettleItem
-from lanner.broker.desks.delivery import messages_of
+from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, Room, reply_bytes_max
+from lanner.broker.desks.unpacking import Unpacking
 from lanner.broker.forwarding.settles import ForwardedSettles
 from lanner.broker.forwarding.spreading import DEADLINE_MS, UNANSWERED
 from lanner.broker.forwarding.watches import Watches
@@ -84,16 +85,27 @@ class _Taken:
         self.unheard: list[_Unheard] = []
         self.may_repeat = False
         self.promised = False  # somebody said there was something
+        self._room = Room(FRAME_ROOM_BYTES if wanted.auto_ack else reply_bytes_max(wanted.max_bytes))
 
     @property
     def full(self) -> bool:
+        if self.wanted.auto_ack and self._room.left_bytes < limits.POLL_BYTES_MAX:
+            return True  # what is taken for good must fit, and a broker may give as much as that
         return self.messages_left <= 0 or self.bytes_left <= 0
 
-    def add(self, result: PollResult) -> None:
-        self.batches += result.batches
+    def add(self, result: PollResult) -> list[LeasedBatch]:
+        """Take what a broker gave, as far as it fits into the reply; what does not is to be given back."""
         self.limited = self.limited or result.limited
-        self.messages_left -= sum(part.count for item in result.batches for part in item.ranges)
-        self.bytes_left -= sum(len(item.data) for item in result.batches)
+        for place, item in enumerate(result.batches):
+            size = len(item.data)
+            if not self._room.has(size) and not self._room.is_empty:
+                self.bytes_left = 0
+                return list(result.batches[place:])
+            self._room.take(size)
+            self.batches.append(item)
+            self.messages_left -= sum(part.count for part in item.ranges)
+            self.bytes_left -= size
+        return []
 
 
 class _Patience:
@@ -142,11 +154,11 @@ class ForwardedPolls(ForwardedSettles):
         self._latest: dict[tuple[str, str, str], int] = {}
         self._watches = Watches(self.at)
         self._sleepers: set[asyncio.Future[int]] = set()
+        self._unpacking = Unpacking(self, node)
 
     async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
         """A poll, decoded: for doors whose callers cannot read batches."""
-        result = await self.poll(identity, **wanted)
-        return messages_of(wanted["topic"], result.batches)
+        return await self._unpacking.poll(identity, **wanted)
 
     async def poll(
         self,
@@ -242,11 +254,13 @@ class ForwardedPolls(ForwardedSettles):
             except UNANSWERED as error:
                 missing = error
                 continue
-            taken.add(result)
-            if wanted.sequence < 0 and wanted.min_priority <= result.priority < floor and result.batches:
-                ranked.append((result.priority, node_id))  # it had more, but others had better
+            left_out = taken.add(result)
+            self._release_later(wanted, left_out)
+            priority = max([result.priority, *(item.priority for item in left_out)])
+            if wanted.sequence < 0 and wanted.min_priority <= priority < floor and result.batches:
+                ranked.append((priority, node_id))  # it had more, but others had better
             else:
-                left.append(result.priority)
+                left.append(priority)
         taken.priority = max([-1, *left, *(lane for lane, _ in ranked)])
         return missing
 
@@ -310,7 +324,7 @@ class ForwardedPolls(ForwardedSettles):
                     member=member, sequence=sequence, max_messages=taken.messages_left, max_bytes=taken.bytes_left
                 )
                 try:
-                    taken.add(await self._poll_once(node_id, mine, asked, taken))
+                    self._release_later(asked, taken.add(await self._poll_once(node_id, mine, asked, taken)))
                 except UNANSWERED as error:
                     missing = error
         return missing

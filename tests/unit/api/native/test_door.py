@@ -326,6 +326,25 @@ async def test_leases_whose_reply_cannot_be_sent_are_released() -> None:
         assert service.released == [("t", "g", [calls.SettleItem(0, 7, 100, 2, 1)])]
 
 
+async def test_leases_whose_reply_does_not_fit_into_a_frame_are_released() -> None:
+    async with opened() as (service, _, link):
+        large = [LEASED.batches[0]._replace(data=b"x" * limits.BATCH_BYTES_MAX) for _ in range(5)]
+        service.poll_result = PollResult(large, False)
+        with pytest.raises(ServerError, match="does not fit"):
+            await link.poll(Poll("g", "t", "m", 1)).polled
+        await soon(lambda: service.released)
+        assert service.released == [("t", "g", [calls.SettleItem(0, 7, 100, 2, 1)] * 5)]
+
+
+async def test_leases_whose_reply_cannot_be_encoded_are_released() -> None:
+    async with opened() as (service, _, link):
+        service.poll_result = PollResult([LEASED.batches[0]._replace(append_ms=2**70)], False)
+        with pytest.raises(ServerError):
+            await link.poll(Poll("g", "t", "m", 1)).polled
+        await soon(lambda: service.released)
+        assert service.released == [("t", "g", [calls.SettleItem(0, 7, 100, 2, 1)])]
+
+
 async def test_leases_in_replies_that_never_reached_the_socket_are_released() -> None:
     async with opened() as (service, door, link):
         service.poll_result = LEASED

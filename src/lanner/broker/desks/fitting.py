@@ -1,0 +1,45 @@
+"""What of a reply fits, and what becomes of the rest.
+
+A decision leases by estimate: each message counts with the average of its batch, and the bytes are not looked at. Who
+makes the reply has them in hand and cuts it to what fits, the most urgent first; one message always does. What is left
+out goes back uncounted, because nobody saw it. A message must never die of deliveries that were none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from lanner import limits
+from lanner.partition import Lease, Release
+
+FRAME_ROOM_BYTES: Final = limits.FRAME_BYTES_MAX - limits.CONTROL_BYTES_MAX  # for the batches of one reply
+
+
+def reply_bytes_max(max_bytes: int) -> int:
+    """What the reply to a poll for so many bytes may hold. An estimate is off by a little as a rule, and a batch of
+    which most is leased goes out whole; only beyond twice what was asked for is something left out."""
+    return min(2 * max_bytes, limits.POLL_BYTES_MAX)
+
+
+class Room:
+    """How much more goes into a reply."""
+
+    __slots__ = ("is_empty", "left_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.left_bytes = bytes_max
+        self.is_empty = True  # nothing has been put in yet
+
+    def has(self, size: int) -> bool:
+        return size <= self.left_bytes
+
+    def take(self, size: int) -> None:
+        self.left_bytes -= size
+        self.is_empty = False
+
+
+def release_of(group: str, token: int, leases: Iterable[Lease]) -> Release | None:
+    """The request that gives back leases nobody heard of, without counting a delivery; None: there are none."""
+    items = [(token, lease.first_offset, lease.count, 0, -1, "") for lease in leases]
+    return Release(group, items) if items else None

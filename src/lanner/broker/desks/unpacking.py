@@ -1,0 +1,179 @@
+"""Leased batches as single messages, for doors whose callers cannot read batches.
+
+- What a reply holds is bounded in bytes as they are decoded, which may be many times what is stored. What it has no
+  room for is given back uncounted; one message always fits.
+- A batch that does not decode is made dead as `malformed`, alone: its neighbours are handed out.
+- What is to be settled as it is handed out (at most once) is leased first, and settled when it is known what the reply
+  holds. So nothing is settled that does not fit or does not decode; and nothing is handed out whose settle may not have
+  taken effect, because somebody else may get it.
+- Much is decoded in a reader thread, so that the loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from lanner import batch, limits
+from lanner.broker.desks.calls import Delivered, Identity, LeasedBatch, PollResult, Range, SettleItem
+from lanner.broker.desks.delivery import messages_of, places_of, raw_bytes
+from lanner.broker.desks.fitting import Room, reply_bytes_max
+from lanner.broker.node import Node
+from lanner.errors import LannerError, MalformedBatch
+
+log = logging.getLogger("lanner.broker")
+
+MALFORMED: Final = "malformed"  # the reason of dead letters that do not decode
+INLINE_BYTES_MAX: Final = 64 * limits.KIB  # so much is decoded faster than a thread can be asked to
+INLINE_MESSAGES_MAX: Final = 200
+_ACK, _REJECT = 1, 4
+_TAKING_LEASE_MS: Final = 30_000  # far longer than from the lease to the settle of what is handed out as settled
+
+
+class Unpacked(NamedTuple):
+    """What became of the leases of a poll."""
+
+    messages: list[Delivered]
+    kept: list[SettleItem]
+    left_out: list[SettleItem]
+    malformed: list[SettleItem]
+
+
+class Unpacking:
+    """Polls for single messages, of a broker or of the whole cluster."""
+
+    def __init__(self, server: Any, node: Node) -> None:
+        self._server = server  # has poll, settle and release
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def poll(
+        self, identity: Identity, *, auto_ack: bool = False, wait_ms: int = 0, **wanted: Any
+    ) -> list[Delivered]:
+        if auto_ack:
+            wanted["lease_ms"] = _TAKING_LEASE_MS
+        began = self._loop.time()
+        left_ms = wait_ms
+        while True:
+            found: PollResult = await self._server.poll(identity, **wanted, auto_ack=False, wait_ms=left_ms)
+            if not found.batches:
+                return []
+            try:
+                messages = await self._hand_out(identity, found.batches, auto_ack, wanted)
+            except BaseException:
+                self._release_later(identity, wanted, _items(found.batches))
+                raise
+            if messages:
+                return messages
+            left_ms = max(0, wait_ms - round((self._loop.time() - began) * 1_000))  # nothing of it could be handed out
+
+    async def _hand_out(
+        self, identity: Identity, batches: Sequence[LeasedBatch], auto_ack: bool, wanted: dict[str, Any]
+    ) -> list[Delivered]:
+        topic, group = wanted["topic"], wanted["group"]
+        room_bytes = reply_bytes_max(wanted.get("max_bytes", limits.MIB))
+        if is_little(batches):
+            unpacked = unpack(topic, batches, room_bytes)
+        else:
+            unpacked = await self._node.in_reader(lambda: unpack(topic, batches, room_bytes))
+        if unpacked.left_out:
+            await self._release_now(identity, topic, group, unpacked.left_out)
+        settles = [*unpacked.malformed, *(unpacked.kept if auto_ack else ())]
+        if not settles:
+            return unpacked.messages
+        results = await self._server.settle(identity, topic, group, settles)
+        if unpacked.malformed:
+            log.warning(
+                "%d batches of %s do not decode: dead letters of group %s", len(unpacked.malformed), topic, group
+            )
+        if not auto_ack:
+            return unpacked.messages
+        taken = {
+            (item.partition, offset)
+            for item, result in zip(settles, results, strict=True)
+            if result.code == 0
+            for offset in range(item.first_offset, item.first_offset + item.count)
+        }
+        return [one for one in unpacked.messages if (one.message.partition, one.message.offset) in taken]
+
+    def _release_later(self, identity: Identity, wanted: dict[str, Any], items: Sequence[SettleItem]) -> None:
+        task = self._loop.create_task(self._release_now(identity, wanted["topic"], wanted["group"], items))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _release_now(self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]) -> None:
+        try:
+            await self._server.release(identity, topic, group, items)
+        except LannerError as error:
+            log.info("leases that nobody saw could not be released: %s", error)  # they end by themselves
+
+
+def is_little(batches: Iterable[LeasedBatch]) -> bool:
+    """Whether decoding all of this takes no time to speak of."""
+    bytes_left, messages_left = INLINE_BYTES_MAX, INLINE_MESSAGES_MAX
+    for leased in batches:
+        bytes_left -= raw_bytes(leased.data)
+        messages_left -= sum([item.count for item in leased.ranges])
+    return bytes_left >= 0 and messages_left >= 0
+
+
+def unpack(topic: str, batches: Sequence[LeasedBatch], bytes_max: int) -> Unpacked:
+    """The messages in the order leased, as many as fit; and what is to be said about the leases."""
+    room = Room(bytes_max)
+    unpacked = Unpacked([], [], [], [])
+    for number, leased in enumerate(batches):
+        try:
+            decoded = batch.decode(leased.data)
+        except MalformedBatch:
+            unpacked.malformed.extend(item._replace(kind=_REJECT, reason=MALFORMED) for item in _items([leased]))
+            continue
+        count = _fitting(leased, decoded, room)
+        kept, rest = _split(leased, count)
+        if count:
+            unpacked.messages.extend(messages_of(topic, kept, decoded))
+            unpacked.kept.extend(_items([kept]))
+        if rest.ranges:
+            unpacked.left_out.extend(_items([rest, *batches[number + 1 :]]))
+            break
+    return unpacked
+
+
+def _fitting(leased: LeasedBatch, decoded: batch.Batch, room: Room) -> int:
+    """How many of the leased messages go in, in their order."""
+    sizes, place_of = decoded.sizes(), places_of(decoded)
+    count = 0
+    for item in leased.ranges:
+        for position in range(
+            item.first_offset - leased.base_offset, item.first_offset - leased.base_offset + item.count
+        ):
+            place = position if place_of is None else place_of.get(position, -1)
+            size = sizes[place] if place >= 0 else 0
+            if not room.has(size) and not room.is_empty:
+                return count
+            room.take(size)
+            count += 1
+    return count
+
+
+def _split(leased: LeasedBatch, count: int) -> tuple[LeasedBatch, LeasedBatch]:
+    kept: list[Range] = []
+    rest: list[Range] = []
+    for item in leased.ranges:
+        mine = min(count, item.count)
+        count -= mine
+        if mine:
+            kept.append(item._replace(count=mine))
+        if mine < item.count:
+            rest.append(item._replace(first_offset=item.first_offset + mine, count=item.count - mine))
+    return leased._replace(ranges=kept), leased._replace(ranges=rest)
+
+
+def _items(batches: Iterable[LeasedBatch]) -> list[SettleItem]:
+    return [
+        SettleItem(leased.partition, leased.token, item.first_offset, item.count, _ACK)
+        for leased in batches
+        for item in leased.ranges
+    ]
