@@ -1,8 +1,8 @@
 """How the logs of all replica sets lie in one journal and one table: positions, saved point, live bytes, what may go.
 
 `ledger` is the machine; `ports` says what it needs of a disk. The bytes are described in `records` (journal),
-`chunk` and `rows` (table); what a start makes of them in `replay`; how dead bytes go in `holdings` and `rewriting`;
-how a snapshot takes a log's place in `building`.
+`chunk` and `rows` (table); what a start makes of them in `replay` and `tails`; how dead bytes go in `holdings` and
+`rewriting`; how a snapshot takes a log's place in `building`.
 """
 
 from lanner.ledger.building import BuildItem

@@ -20,6 +20,7 @@ from lanner.ledger.ports import Files
 from lanner.ledger.records import (
     ENTRY,
     HEADER_BYTES,
+    RECORD_END,
     VOTE,
     FileKind,
     Location,
@@ -28,6 +29,7 @@ from lanner.ledger.records import (
     head_bytes,
     offset_of,
     position_at,
+    record_bytes,
 )
 from lanner.ledger.rows import SetState
 from lanner.ledger.setlog import Stored
@@ -161,7 +163,7 @@ class Journal:
             columns.add_built(state, entries)
         payload_bytes = sum(columns.lengths)
         head_size = head_bytes(len(changes), len(votes), len(columns.headers))
-        size = head_size + payload_bytes
+        size = record_bytes(head_size, payload_bytes)
         segment, create = self._place(size)
         position = position_at(segment.file_id, segment.offset)
         head = encode_head(
@@ -173,7 +175,7 @@ class Journal:
             create,
             segment.file_id,
             segment.offset,
-            [head, *columns.payloads],
+            [head, *columns.payloads, RECORD_END],
             size,
             position + size,
             runs[:own],

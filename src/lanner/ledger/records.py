@@ -2,13 +2,19 @@
 
 A *file* opens with a header that names its kind, id and a random salt. A *record* is one commit:
 
-    header   magic, version, kind, position, synced, payload length, counts, crc
+    header   magic, version, kind, position, synced, payload length, counts, crc of the header, crc of header and head
     head     set changes, votes, entry headers (fixed sizes, so the counts give the length)
     payloads one behind the other, in the order of the entry headers
+    end      one byte that is not zero
 
-The record's crc is seeded with the file's salt and covers header and head; each entry header holds the crc of its own
-payload. So one entry can be verified alone, a record can be verified without being held in memory, and bytes that a
-client chose can never pass for a record: the client does not know the salt.
+Both crcs are seeded with the file's salt; each entry header holds the crc of its own payload. So one entry can be
+verified alone, a record can be verified without being held in memory, and bytes that a client chose can never pass for
+a record: the client does not know the salt. The header's own crc says whether its lengths can be trusted when something
+else of the record does not match; the byte at the end makes sure that no record ends with zeros, which would look like
+a sector that was never written (see `tails`).
+
+That is version 2. Version 1, which the first release wrote, has zeros for the header's crc and no end. It is read for
+as long as there are files with it, and never written.
 
 A *position* is (file id << 32) | offset: ordered over all files, because ids only grow. `synced` is the position that
 was durable when the record was written. All numbers are little-endian.
@@ -29,7 +35,8 @@ from lanner.errors import StorageDamaged
 from lanner.ledger.chunk import Run
 from lanner.ledger.ports import Files
 
-FORMAT_VERSION: Final = 1
+FILE_VERSION: Final = 1
+RECORD_VERSION: Final = 2
 FILE_MAGIC: Final = b"LANNERJ\x00"
 RECORD_MAGIC: Final = b"\xb5LRC"
 HEADER_BYTES: Final = 64
@@ -38,11 +45,12 @@ OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
 
 _FILE: Final = Struct("<8sHHIQQI28x")  # magic, version, kind, salt, file id, size, crc
 _FILE_CHECKED: Final = 32
-_RECORD: Final = Struct(
-    "<4sBBHQQIIIII"
-)  # magic, version, kind, 0, position, synced, payload, changes, votes, entries, 0
-_RECORD_CRC: Final = Struct("<I")
-RECORD_HEADER_BYTES: Final = _RECORD.size + _RECORD_CRC.size
+_RECORD: Final = Struct("<4sBBHQQIIII")  # magic, version, kind, 0, position, synced, payload, changes, votes, entries
+_CRCS: Final = Struct("<II")  # of the header as far as here; of all of the header before this, and the head
+_CRC: Final = Struct("<I")
+RECORD_CHECKED: Final = _RECORD.size + _CRC.size
+RECORD_HEADER_BYTES: Final = _RECORD.size + _CRCS.size
+RECORD_END: Final = b"\xb5"
 CHANGE: Final = Struct("<QIB3x")  # set, generation, change
 VOTE: Final = Struct("<QQQI4x")  # set, term, vote, generation
 ENTRY: Final = Struct("<QQQIIIB3x")  # set, index, term, generation, length, crc, kind
@@ -52,6 +60,7 @@ _ZEROS: Final = bytes(READ_BYTES_MAX)
 
 assert _FILE.size == HEADER_BYTES
 assert RECORD_HEADER_BYTES == 48
+assert all(RECORD_END)
 
 
 class FileKind(IntEnum):
@@ -99,6 +108,7 @@ class RecordHead(NamedTuple):
     entries: list[EntryHeader]
     payload_offset: int
     end_offset: int
+    version: int = RECORD_VERSION
 
     def runs(self) -> Iterator[tuple[int, int, Run]]:
         """The entries by set and generation, with neighbouring indexes in each run."""
@@ -114,6 +124,27 @@ class RecordHead(NamedTuple):
                 _, indexes, terms, _, lengths, crcs, kinds = zip(*part, strict=True)
                 *offsets, offset = accumulate(lengths, initial=offset)
                 yield set_id, generation, Run(indexes[0], file_id, offsets, lengths, crcs, terms, kinds)
+
+
+class RecordHeader(NamedTuple):
+    """What a record says first. A header of version 1 was not verified: only its head can do that."""
+
+    version: int
+    position: int
+    synced: int
+    payload_bytes: int
+    changes: int
+    votes: int
+    entries: int
+    crc: int  # of header and head
+
+    @property
+    def payload_offset(self) -> int:
+        return offset_of(self.position) + head_bytes(self.changes, self.votes, self.entries)
+
+    @property
+    def end_offset(self) -> int:
+        return self.payload_offset + self.payload_bytes + (len(RECORD_END) if self.version > 1 else 0)
 
 
 def position_at(file_id: int, offset: int) -> int:
@@ -133,8 +164,8 @@ def show_position(position: int) -> str:
 
 
 def encode_file_header(kind: FileKind, salt: int, file_id: int, size: int) -> bytes:
-    unchecked = _FILE.pack(FILE_MAGIC, FORMAT_VERSION, kind, salt, file_id, size, 0)
-    return _FILE.pack(FILE_MAGIC, FORMAT_VERSION, kind, salt, file_id, size, crc32c(unchecked[:_FILE_CHECKED]))
+    unchecked = _FILE.pack(FILE_MAGIC, FILE_VERSION, kind, salt, file_id, size, 0)
+    return _FILE.pack(FILE_MAGIC, FILE_VERSION, kind, salt, file_id, size, crc32c(unchecked[:_FILE_CHECKED]))
 
 
 def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
@@ -144,7 +175,7 @@ def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
     magic, version, kind, salt, named_id, size, crc = _FILE.unpack_from(data)
     if magic != FILE_MAGIC or named_id != file_id or crc != crc32c(data[:_FILE_CHECKED]):
         return None
-    if version != FORMAT_VERSION or kind not in (FileKind.JOURNAL, FileKind.KEPT):
+    if version != FILE_VERSION or kind not in (FileKind.JOURNAL, FileKind.KEPT):
         raise StorageDamaged(
             f"file {file_id} has version {version} and kind {kind}, which this release does not know; "
             "start the release that wrote it",
@@ -163,10 +194,10 @@ def encode_head(
     votes: Sequence[bytes],
     entries: Sequence[bytes],
 ) -> bytes:
-    """Header and head of a record; its payloads follow them on disk."""
-    header = _RECORD.pack(
+    """Header and head of a record; its payloads follow them on disk, and then `RECORD_END`."""
+    fields = _RECORD.pack(
         RECORD_MAGIC,
-        FORMAT_VERSION,
+        RECORD_VERSION,
         kind,
         0,
         position,
@@ -175,15 +206,21 @@ def encode_head(
         len(changes),
         len(votes),
         len(entries),
-        0,
     )
     head = b"".join((*changes, *votes, *entries))
-    return header + _RECORD_CRC.pack(crc32c(head, crc32c(header, salt))) + head
+    checked = crc32c(fields, salt)
+    crc = crc32c(head, crc32c(_CRC.pack(checked), checked))
+    return fields + _CRCS.pack(checked, crc) + head
 
 
 def head_bytes(changes: int, votes: int, entries: int) -> int:
     """The length of header and head for these counts."""
     return RECORD_HEADER_BYTES + changes * CHANGE.size + votes * VOTE.size + entries * ENTRY.size
+
+
+def record_bytes(head_size: int, payload_bytes: int) -> int:
+    """The length of a record as it is written."""
+    return head_size + payload_bytes + len(RECORD_END)
 
 
 class RecordReader:
@@ -198,48 +235,66 @@ class RecordReader:
         self._start = 0
         self._window = b""
 
-    def head_at(self, offset: int) -> RecordHead | None:
-        """The record's head if a whole and valid one stands here; its payloads are not looked at."""
-        header = self._bytes(offset, RECORD_HEADER_BYTES)
+    def header_at(self, offset: int) -> RecordHeader | None:
+        """What the header of the record says that stands here; None when that cannot be trusted.
+
+        Of version 1 it can be trusted only once the head matches: here it is merely not impossible.
+        """
+        header = self.bytes(offset, RECORD_HEADER_BYTES)
         if len(header) < RECORD_HEADER_BYTES or header[:4] != RECORD_MAGIC:
             return None
-        fields = _RECORD.unpack_from(header)
-        _, version, _, _, position, synced, payload_bytes, changes, votes, entries, _ = fields
-        payload_offset = offset + head_bytes(changes, votes, entries)
-        end_offset = payload_offset + payload_bytes
-        if position != position_at(self.file_id, offset) or end_offset > self.size:
+        _, version, _, _, position, synced, payload_bytes, changes, votes, entries = _RECORD.unpack_from(header)
+        checked, crc = _CRCS.unpack_from(header, _RECORD.size)
+        if position != position_at(self.file_id, offset):
             return None
-        head = self._bytes(offset + RECORD_HEADER_BYTES, payload_offset - offset - RECORD_HEADER_BYTES)
-        (crc,) = _RECORD_CRC.unpack_from(header, _RECORD.size)
-        if crc != crc32c(head, crc32c(header[: _RECORD.size], self._salt)):
+        if version != 1 and checked != crc32c(header[: _RECORD.size], self._salt):
             return None
-        if version != FORMAT_VERSION:
+        if version > RECORD_VERSION:
             raise StorageDamaged(
                 f"the record at {show_position(position)} has version {version}, which this release does not know; "
                 "start the release that wrote it",
                 file=self.file_id,
                 offset=offset,
             )
-        votes_at = changes * CHANGE.size
-        entries_at = votes_at + votes * VOTE.size
+        found = RecordHeader(version, position, synced, payload_bytes, changes, votes, entries, crc)
+        return None if version == 1 and found.end_offset > self.size else found
+
+    def head_at(self, offset: int) -> RecordHead | None:
+        """The record's head if a whole and valid one stands here; its payloads are not looked at."""
+        header = self.header_at(offset)
+        if header is None or header.end_offset > self.size:
+            return None
+        checked = self.bytes(offset, RECORD_CHECKED)
+        head = self.bytes(offset + RECORD_HEADER_BYTES, header.payload_offset - offset - RECORD_HEADER_BYTES)
+        if header.crc != crc32c(head, crc32c(checked, self._salt)):
+            return None
+        votes_at = header.changes * CHANGE.size
+        entries_at = votes_at + header.votes * VOTE.size
         return RecordHead(
-            position,
-            synced,
+            header.position,
+            header.synced,
             list(CHANGE.iter_unpack(head[:votes_at])),
             list(VOTE.iter_unpack(head[votes_at:entries_at])),
             list(ENTRY.iter_unpack(head[entries_at:])),
-            payload_offset,
-            end_offset,
+            header.payload_offset,
+            header.end_offset,
+            header.version,
         )
 
     def payloads_match(self, record: RecordHead) -> bool:
-        """Whether every payload of the record matches its crc."""
+        """Whether every payload of the record matches its crc, and the record has its end."""
+        return next(self.mismatches(record), None) is None
+
+    def mismatches(self, record: RecordHead) -> Iterator[tuple[int, int]]:
+        """What behind the record's head does not match: where each such part begins and ends."""
         offset = record.payload_offset
         for _, _, _, _, length, crc, _ in record.entries:
-            if crc32c(self._bytes(offset, length)) != crc:
-                return False
+            if crc32c(self.bytes(offset, length)) != crc:
+                yield offset, offset + length
             offset += length
-        return offset == record.end_offset
+        end = b"" if record.version == 1 else RECORD_END
+        if offset + len(end) != record.end_offset or self.bytes(offset, len(end)) != end:
+            yield offset, record.end_offset
 
     def heads_from(self, offset: int) -> Iterator[RecordHead]:
         """Every valid record head at or behind the offset, wherever it stands; there is none behind the last byte."""
@@ -268,7 +323,8 @@ class RecordReader:
             offset += len(block)
         return end
 
-    def _bytes(self, offset: int, length: int) -> bytes:
+    def bytes(self, offset: int, length: int) -> bytes:
+        """These bytes of the file; fewer at its end."""
         start = offset - self._start
         if start < 0 or start + length > len(self._window):
             self._start = offset

@@ -3,11 +3,12 @@
 One commit is in flight at a time, so every record names as `synced` exactly the end of the record before it. From
 that follows how each kind of end is told from the others:
 
-- Nothing valid at x, and no valid record behind x in this segment or a later one: the commit at x was being written
-  when the broker stopped. Nobody was told that it succeeded. It is a *torn tail* and may be cut.
 - Nothing valid at x, and the next segment's first record says `synced` = x: the segment was left at x. Replay goes on.
 - Nothing valid at x, and a valid record behind it says `synced` > x: x was durable once and no longer is. That is
   *damage*, and replay refuses to go on, because what is missing may have been acknowledged.
+- Nothing valid at x, and no valid record behind x in this segment or a later one: the record at x is the last one. If
+  some of its sectors were never written, it was being written when the broker stopped, and nobody was told that it
+  succeeded. It is a *torn tail* and may be cut. If it was written whole, it is *damage* as well (see `tails`).
 
 A cut is made by writing zeros over everything behind it and syncing them, before anything new is written there: a
 stale record can never come back to life behind a shorter new one.
@@ -33,6 +34,7 @@ from lanner.ledger.records import (
     position_at,
     show_position,
 )
+from lanner.ledger.tails import Tail, judge
 
 _ZEROS: Final = bytes(1 << 20)
 
@@ -62,7 +64,10 @@ def replay(
     *,
     cut: bool = True,
 ) -> Replayed:
-    """Hand every record from the position on to `apply`, in order; cut a torn tail unless told not to."""
+    """Hand every record from the position on to `apply`, in order; cut a torn tail unless told not to.
+
+    StorageDamaged if something was durable and no longer is; nothing is cut then.
+    """
     result = Replayed(start)
     readers = _open_segments(files, segments, result)
     if file_of(start) not in readers and offset_of(start) != HEADER_BYTES:
@@ -149,10 +154,13 @@ def _check_headers_of_unfinished(files: Files, sizes: dict[int, int], result: Re
 def _cut_tail(
     files: Files, last: RecordReader | None, behind: Sequence[RecordReader], result: Replayed, *, cut: bool
 ) -> None:
-    """Zero what lies behind the end, in its segment and in those after it."""
+    """Zero what lies behind the end, in its segment and in those after it, if a crash left it there."""
     tails = [(reader, HEADER_BYTES) for reader in behind]
     if last is not None:
         tails.insert(0, (last, offset_of(result.position)))
+    for reader, offset in tails:
+        if judge(reader, offset) is Tail.DAMAGED:
+            raise _damaged_tail(position_at(reader.file_id, offset))
     for reader, offset in tails:
         end = reader.data_end(offset)
         result.torn_bytes += end - offset
@@ -177,4 +185,13 @@ def _damaged(end: int, proof: RecordHead) -> StorageDamaged:
         "its peers",
         file=file_of(end),
         offset=offset_of(end),
+    )
+
+
+def _damaged_tail(position: int) -> StorageDamaged:
+    return StorageDamaged(
+        f"the journal is damaged at {show_position(position)}: its last record was written whole, and does not match "
+        "its checksum; restore the data directory from a backup, or let this broker rejoin from its peers",
+        file=file_of(position),
+        offset=offset_of(position),
     )

@@ -30,6 +30,7 @@ from lanner.ledger.ports import Files
 from lanner.ledger.records import (
     ENTRY,
     HEADER_BYTES,
+    RECORD_END,
     FileKind,
     Location,
     RecordReader,
@@ -39,6 +40,7 @@ from lanner.ledger.records import (
     position_at,
     read_entries,
     read_entry,
+    record_bytes,
 )
 from lanner.ledger.replay import read_header
 from lanner.ledger.setlog import SetLog
@@ -157,7 +159,7 @@ class Rewrite:
             for found, payload, crc in entries
         ]
         start, payload_bytes = self.size, sum(len(payload) for _, payload, _ in entries)
-        end = start + head_bytes(0, 0, len(headers)) + payload_bytes
+        end = start + record_bytes(head_bytes(0, 0, len(headers)), payload_bytes)
         if not self.created:
             self._reserved = max(self._reserved, end)
             header = encode_file_header(FileKind.KEPT, self._salt, self.target, self._reserved)
@@ -165,7 +167,7 @@ class Rewrite:
             self.created = True
         position = position_at(self.target, start)
         head = encode_head(FileKind.KEPT, self._salt, position, position, payload_bytes, (), (), headers)
-        files.write(self.target, start, [head, *(payload for _, payload, _ in entries)])
+        files.write(self.target, start, [head, *(payload for _, payload, _ in entries), RECORD_END])
         files.sync(self.target)
         offset = start + len(head)
         for found, payload, crc in entries:

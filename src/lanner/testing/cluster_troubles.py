@@ -153,7 +153,7 @@ class Troubles:
     def _full(self) -> bool:
         broker = self._victim()
         if broker is not None:
-            broker.disk.write_room_bytes = self.rng.randrange(200)
+            broker.disk.write_room_bytes = self.rng.randrange(2_000)
             broker.disk.table_full = True
         return broker is not None
 

@@ -1,7 +1,7 @@
 """A disk that can be trusted to betray: it loses, tears or keeps what was not synced, and everything is repeatable.
 
 `SimDisk` holds one `files` and one `table`, which keep the contract of the ledger's ports. What was synced survives
-`crash(rng)`; of what was not, each write is kept, lost, or torn: any subset of its sectors, one of them cut inside. A
+`crash(rng)`; of what was not, each write is kept, lost, or torn: any subset of its sectors, each whole. A
 file whose name was not yet durable may vanish; one that was being removed may be back. The table's commits are atomic
 and durable once they return.
 
@@ -226,16 +226,12 @@ class SimDisk:
 
 
 def _tear(content: _Content, write: _Write, rng: Random) -> None:
-    """Some sectors of a write reach the platter, and one of them perhaps only in part."""
+    """Some sectors of a write reach the platter."""
     start, end = write.offset, write.offset + len(write.data)
     cuts = [start, *range((start // SECTOR_BYTES + 1) * SECTOR_BYTES, end, SECTOR_BYTES), end]
-    kept = [(low, high) for low, high in pairwise(cuts) if rng.random() < 0.5]
-    if kept and rng.random() < 0.5:
-        place = rng.randrange(len(kept))
-        low, high = kept[place]
-        kept[place] = (low, rng.randint(low, high))
-    for low, high in kept:
-        content.write(low, write.data[low - start : high - start])
+    for low, high in pairwise(cuts):
+        if rng.random() < 0.5:
+            content.write(low, write.data[low - start : high - start])
 
 
 class SimFiles:
@@ -274,8 +270,10 @@ class SimFiles:
         room = disk.write_room_bytes
         full = room is not None and len(data) > room
         if room is not None:
-            data = data[:room]
-            disk.write_room_bytes = room - len(data)
+            disk.write_room_bytes = room - min(room, len(data))
+        if full:
+            assert room is not None
+            data = data[: max(0, (offset + room) // SECTOR_BYTES * SECTOR_BYTES - offset)]  # room ends with a sector
         pending = _Write(offset, data)
         file.pending.append(pending)
         _apply(file.seen, pending)

@@ -228,7 +228,7 @@ class Simulation:
         elif fault == "slow":
             self._slow = rng.randint(20, 200)
         elif fault == "full":
-            disk.write_room_bytes = rng.randrange(200)
+            disk.write_room_bytes = rng.randrange(2_000)
         elif fault == "table":
             disk.table_full = True
         else:

@@ -163,11 +163,11 @@ def test_a_start_that_finds_no_room_to_cut_a_torn_tail_may_be_made_again() -> No
     broker = Miniature(disk, rng)
     broker.commit([], added=[1])
     broker.commit([CommitItem(1, None, [broker.entry(1, 1, 1, payload_of(body=b"kept"))])])
-    commit = broker.ledger.begin_commit([CommitItem(1, None, [broker.entry(1, 2, 1, payload_of(body=b"y" * 400))])])
-    disk.write_room_bytes = 300
+    commit = broker.ledger.begin_commit([CommitItem(1, None, [broker.entry(1, 2, 1, payload_of(body=b"y" * 2_000))])])
+    disk.write_room_bytes = 1_500
     with pytest.raises(StorageFull):
         perform(commit, disk.files)
-    for room in (0, 20, 100):  # each leaves another part of the tail
+    for room in (0, 300, 800):  # each leaves another part of the tail
         disk.write_room_bytes = room
         with pytest.raises(StorageFull):
             broker.recover()

@@ -30,7 +30,7 @@ def test_the_first_commit_creates_the_first_segment() -> None:
     commit = begin(journal(), b"abc")
     assert commit.create is not None
     assert commit.create[:2] == (1, 1_000)
-    assert (commit.file, commit.offset, commit.size) == (1, HEADER_BYTES, 48 + 40 + 3)
+    assert (commit.file, commit.offset, commit.size) == (1, HEADER_BYTES, 48 + 40 + 3 + 1)
     assert commit.end == position_at(1, HEADER_BYTES + commit.size)
 
 

@@ -8,6 +8,7 @@ from lanner.ledger.records import (
     CHANGE,
     ENTRY,
     HEADER_BYTES,
+    RECORD_END,
     RECORD_MAGIC,
     VOTE,
     Change,
@@ -43,7 +44,11 @@ def record(offset: int, payloads: list[bytes], *, set_id: int = 1, first: int = 
     changes = [CHANGE.pack(1, 2, Change.ADDED)]
     votes = [VOTE.pack(1, 5, 9, 2)]
     size = sum(map(len, payloads))
-    return encode_head(FileKind.JOURNAL, salt, position, position, size, changes, votes, headers) + b"".join(payloads)
+    return (
+        encode_head(FileKind.JOURNAL, salt, position, position, size, changes, votes, headers)
+        + b"".join(payloads)
+        + RECORD_END
+    )
 
 
 def test_a_position_is_ordered_by_file_and_then_by_offset() -> None:
@@ -137,6 +142,7 @@ def test_a_record_that_lists_fewer_bytes_than_it_claims_does_not_match() -> None
 def test_a_record_of_a_later_release_is_refused_by_name() -> None:
     data = bytearray(record(HEADER_BYTES, []))
     data[4] = 9
+    data[40:44] = crc32c(bytes(data[:40]), SALT).to_bytes(4, "little")
     crc = crc32c(bytes(data[48:]), crc32c(bytes(data[:44]), SALT))
     data[44:48] = crc.to_bytes(4, "little")
     with pytest.raises(StorageDamaged, match="version 9"):

@@ -38,6 +38,12 @@ class Written:
         if synced:
             self.ledger.commit_synced(commit)
 
+    def tear(self) -> None:
+        """The last sector of the last record never reached the disk."""
+        file, offset, size = self.places[-1]
+        first = max(offset, (offset + size - 1) // 512 * 512)
+        self.disk.files.write(file, first, [bytes(offset + size - first)])
+
 
 def recovered(disk: SimDisk) -> Ledger:
     return Ledger.recover(disk.files, disk.table, random_bytes=lambda n: b"\x07" * n, segment_bytes=SEGMENT)
@@ -57,15 +63,23 @@ def test_every_record_is_replayed_in_order_over_all_segments() -> None:
     assert again.journal_position == written.ledger.journal_position
 
 
-def test_any_damage_to_the_last_record_makes_it_a_torn_tail() -> None:
-    for place in range(48 + 16 + 40 + 5):
+def test_damage_to_the_last_record_is_refused_and_named_and_nothing_is_cut() -> None:
+    for place in range(Written([b"one", b"two", b"three"]).places[-1][2]):
         written = Written([b"one", b"two", b"three"])
         file, offset, size = written.places[-1]
-        if place >= size:
-            continue
         written.disk.flip_bit(file, offset + place)
-        assert last_index(written.disk) == 2, f"byte {place}"
-        assert written.disk.files.read(file, offset, size) == bytes(size), "the cut is made of zeros"
+        before = written.disk.files.read(file, offset, size)
+        with pytest.raises(StorageDamaged, match=f"file {file}, offset {offset}: its last record was written whole"):
+            recovered(written.disk)
+        assert written.disk.files.read(file, offset, size) == before
+
+
+def test_a_last_record_of_which_a_sector_is_missing_is_cut() -> None:
+    written = Written([b"one", b"two" * 200])
+    file, offset, size = written.places[-1]
+    written.tear()
+    assert last_index(written.disk) == 1
+    assert written.disk.files.read(file, offset, size) == bytes(size), "the cut is made of zeros"
 
 
 def test_any_damage_before_the_last_record_is_refused_and_named() -> None:
@@ -117,15 +131,35 @@ def test_a_torn_record_behind_damage_still_proves_the_damage() -> None:
 
 def test_the_first_record_of_a_new_segment_may_be_torn() -> None:
     written = Written([b"a" * 600, b"b" * 600])
-    file, offset, size = written.places[1]
-    assert file == 2
-    written.disk.flip_bit(file, offset + size - 1)
+    assert written.places[1][0] == 2
+    written.tear()
     again = recovered(written.disk)
     assert again.state(1).last_index == 1
     assert file_of(again.journal_position) == 1, "what fits goes on in the first segment"
     assert written.disk.files.read(2, HEADER_BYTES, 100) == bytes(100)
     commit = again.begin_commit([CommitItem(1, None, [EntryIn(2, 1, 1, b"c" * 600)])])
     assert (commit.file, commit.create) == (2, None), "and what does not, in the one that was emptied"
+
+
+def test_the_first_record_of_a_new_segment_may_be_damaged() -> None:
+    written = Written([b"a" * 600, b"b" * 600])
+    written.disk.flip_bit(2, HEADER_BYTES + 300)
+    with pytest.raises(StorageDamaged, match="file 2, offset 64"):
+        recovered(written.disk)
+
+
+def test_a_whole_record_that_does_not_follow_is_refused() -> None:
+    """It was written when the journal ended elsewhere: nothing that Lanner does leaves it there."""
+    written = Written([b"a" * 300, b"b" * 600])
+    stale = written.disk.files.read(2, HEADER_BYTES, SEGMENT - HEADER_BYTES)
+    written.disk.files.write(2, HEADER_BYTES, [bytes(len(stale))])
+    again = recovered(written.disk)
+    commit = again.begin_commit([CommitItem(1, None, [EntryIn(2, 1, 1, b"c")])])
+    assert commit.file == 1
+    perform(commit, written.disk.files)
+    written.disk.files.write(2, HEADER_BYTES, [stale])
+    with pytest.raises(StorageDamaged, match="file 2, offset 64"):
+        recovered(written.disk)
 
 
 def test_a_first_record_that_is_torn_in_its_payload_with_another_behind_it_is_damage() -> None:
@@ -140,9 +174,9 @@ def test_a_first_record_that_is_torn_in_its_payload_with_another_behind_it_is_da
 def test_a_stale_record_behind_a_cut_never_comes_back() -> None:
     """Two commits reach the disk without a sync between them (a disk that lies); the first is torn."""
     written = Written([b"one"])
-    first = written.ledger.begin_commit([CommitItem(1, None, [EntryIn(2, 1, 1, b"x" * 30)])])
+    first = written.ledger.begin_commit([CommitItem(1, None, [EntryIn(2, 1, 1, b"x" * 600)])])
     perform(first, written.disk.files)
-    written.disk.flip_bit(first.file, first.offset)
+    written.disk.files.write(first.file, first.offset, [bytes(512 - first.offset)])
     assert last_index(written.disk) == 1
     again = recovered(written.disk)
     commit = again.begin_commit([CommitItem(1, None, [EntryIn(2, 1, 1, b"y")])])
@@ -200,9 +234,9 @@ def test_replay_must_find_the_file_it_starts_in() -> None:
 
 
 def test_reading_only_neither_cuts_nor_deletes() -> None:
-    written = Written([b"one", b"two"])
+    written = Written([b"one", b"two" * 200])
     file, offset, size = written.places[-1]
-    written.disk.flip_bit(file, offset)
+    written.disk.files.write(file, offset, [bytes(512 - offset)])
     before = written.disk.files.read(file, offset, size)
     ledger = Ledger.recover(
         written.disk.files, written.disk.table, random_bytes=bytes, segment_bytes=SEGMENT, read_only=True

@@ -184,11 +184,11 @@ def test_a_full_disk_takes_no_new_files_and_says_what_is_free() -> None:
     disk.files.create(2, 600, b"")
 
 
-def test_room_for_writes_can_end_in_the_middle_of_one(disk: SimDisk) -> None:
+def test_room_for_writes_can_end_in_the_middle_of_one_with_a_sector(disk: SimDisk) -> None:
     disk.write_room_bytes = 5
     with pytest.raises(StorageFull):
-        disk.files.write(1, 64, [b"abc", b"defg"])
-    assert disk.files.read(1, 64, 7) == b"abcde\x00\x00"
+        disk.files.write(1, 510, [b"abc", b"defg"])
+    assert disk.files.read(1, 510, 7) == b"ab\x00\x00\x00\x00\x00"
     with pytest.raises(StorageFull):
         disk.files.create(2, 64, b"")
     disk.write_room_bytes = None

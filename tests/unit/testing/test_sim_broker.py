@@ -135,9 +135,9 @@ def test_a_commit_that_needs_a_new_segment_waits_for_room(broker: SimBroker) -> 
 def test_a_crash_may_tear_what_a_full_disk_took_of_a_commit(broker: SimBroker) -> None:
     publish(broker, b"kept")
     settle(broker)
-    publish(broker, b"lost")
+    publish(broker, b"lost" * 300)
     broker.step_commit()
-    broker.disk.write_room_bytes = 10
+    broker.disk.write_room_bytes = 600
     broker.write_without_sync()
     broker.disk.write_room_bytes = None
     broker.kill()

@@ -97,9 +97,10 @@ def test_a_start_that_finds_no_room_to_cut_the_torn_tail_is_made_again() -> None
     leader = cluster.metadata_leader()
     assert leader is not None
     cluster.run_until(lambda: not leader.busy, 1_000, "it never stops writing")
-    leader.propose_metadata(encode_rebalance(cluster.clock.now_ms()))
+    for _ in range(20):
+        leader.propose_metadata(encode_rebalance(cluster.clock.now_ms()))
     assert leader.step_commit()
-    leader.disk.write_room_bytes = 60
+    leader.disk.write_room_bytes = 600
     leader.write_without_sync()
     cluster.crash(leader, power=False, down_ms=10)
     leader.disk.write_room_bytes = 20
