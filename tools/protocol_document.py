@@ -30,6 +30,8 @@ _LIMITS: Final = (
     ("FRAME_BYTES_MAX_BEFORE_HELLO", "payload of a frame until HELLO is answered"),
     ("CONTROL_BYTES_MAX", "control part of a request"),
     ("HELLO_DEADLINE_MS", "milliseconds from connecting to HELLO"),
+    ("FRAME_DEADLINE_MS", "milliseconds from a frame's first byte to its last, while the broker reads"),
+    ("UNFINISHED_BYTES_MAX", "bytes of all requests that are not whole yet, over all connections of a broker"),
     ("CONNECTION_INFLIGHT_MAX", "requests of one connection that a broker works on at once"),
     ("CONNECTION_INFLIGHT_BYTES_MAX", "bulk bytes of those"),
     ("CONNECTION_UNSENT_BYTES_MAX", "bytes of replies that a client has not read"),

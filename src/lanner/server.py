@@ -14,6 +14,7 @@ from lanner.broker.node import Node
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, parse_address
 from lanner.errors import LannerError, ValidationError
+from lanner.net.unfinished import Unfinished
 
 Address = tuple[str, int]
 _SWITCH_SECONDS = 0.0005  # a busy loop must not keep the writer thread waiting for longer
@@ -59,7 +60,8 @@ class Server:
         await node.open()
         self._opened = True
         self.service = Service(node)
-        native = NativeDoor(self.service, intake=node.intake)
+        unfinished = Unfinished()
+        native = NativeDoor(self.service, intake=node.intake, unfinished=unfinished)
         self.native_address = await self._open("native", native, native.bind)
         if node.place.is_found:
             await node.join(self.service.addresses)
@@ -70,7 +72,7 @@ class Server:
         if self.settings.http:
             from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
 
-            rest = RestDoor(self.service)
+            rest = RestDoor(self.service, unfinished=unfinished)
             self.http_address = await self._open("http", rest, rest.start)
         if node.steward is None:
             await node.join(self.service.addresses)

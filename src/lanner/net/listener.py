@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from lanner import limits
 from lanner.errors import LannerError, Overloaded, ProtocolError, ServiceUnavailable
 from lanner.net.link import Link, Pause
+from lanner.net.unfinished import Part, Unfinished
 from lanner.wire.connection import Request, ServerConnection
 from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
 
@@ -53,6 +54,9 @@ class ServerLink(Link):
         self._session: Session | None = None
         self._held: deque[Request] = deque()  # requests whose turn comes next; while there are any, nothing is read
         self._hello_timer: asyncio.TimerHandle | None = None
+        self._part: Part | None = None  # the beginning of a frame that is not whole yet
+        self._part_number = 0
+        self._unfinished = listener.unfinished
         self.peer = ""
 
     # ------------------------------------------------------------------ what the loop calls
@@ -88,8 +92,41 @@ class ServerLink(Link):
                     session.handle(request)
         if connection.outgoing_bytes and not self._flush_due:
             self.flush_soon()
+        if connection.unfinished_bytes or self._part is not None:
+            self._count_unfinished()
         if connection.is_closed:
             self.hang_up()
+
+    def _count_unfinished(self) -> None:
+        """Have the listener know what is held of a frame that is not whole, and since when."""
+        connection = self._connection
+        if self._part is not None and connection.unfinished_number != self._part_number:
+            self._end_part()
+        size = connection.unfinished_bytes
+        if not size:
+            self._end_part()
+            return
+        if self._part is None:
+            self._part = self._unfinished.begin(self)
+            self._part_number = connection.unfinished_number
+            if self._pause:
+                self._unfinished.stop(self._part)
+        self._unfinished.hold(self._part, size)
+
+    def _end_part(self) -> None:
+        if self._part is not None:
+            self._unfinished.end(self._part)
+            self._part = None
+
+    def pause_reading(self, why: Pause) -> None:
+        super().pause_reading(why)
+        if self._part is not None:
+            self._unfinished.stop(self._part)
+
+    def resume_reading(self, why: Pause) -> None:
+        super().resume_reading(why)
+        if self._part is not None and not self._pause:
+            self._unfinished.resume(self._part)
 
     def _next_turn(self) -> None:
         """Hand on some of what came in one piece; the rest follows when the others had their turn."""
@@ -104,6 +141,7 @@ class ServerLink(Link):
 
     def _lost(self) -> None:
         self._held.clear()
+        self._end_part()
         self._end_hello_timer()
         self._listener.forget(self)
         if self._session is not None:
@@ -159,7 +197,13 @@ class ServerLink(Link):
     def end(self, error: LannerError) -> None:
         """Say why, and hang up."""
         self._connection.end(error)
+        self._end_part()
         self.hang_up()
+
+    def count_apart(self, unfinished: Unfinished) -> None:
+        """Have what is not whole yet counted there, from now on."""
+        self._end_part()
+        self._unfinished = unfinished
 
 
 class Listener:
@@ -174,8 +218,10 @@ class Listener:
         hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
+        unfinished: Unfinished | None = None,
     ) -> None:
         self.make_session = make_session
+        self.unfinished = Unfinished() if unfinished is None else unfinished  # what callers have not sent whole
         self.connections_max = connections_max
         self.reserved = reserved  # so many more, for those whom a session lets in although it is full
         self.hello_deadline_ms = hello_deadline_ms

@@ -139,6 +139,16 @@ class _Connection:
     def is_closed(self) -> bool:
         return self.state is State.CLOSED
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """What is held of a frame that is not whole yet."""
+        return self._reader.pending_bytes
+
+    @property
+    def unfinished_number(self) -> int:
+        """Which frame that is: another number, another frame."""
+        return self._reader.begun
+
     def take_outgoing(self, bytes_max: int | None = None) -> list[bytes | memoryview]:
         """What is to be written now, in order: everything, or buffers until they reach `bytes_max`."""
         outgoing = self._outgoing
@@ -157,6 +167,7 @@ class _Connection:
     def close(self, error: LannerError | None = None) -> None:
         """The socket is gone, or must go: nothing more is sent or understood."""
         self._step(Step.END)
+        self._reader.drop()
         if self.failure is None:
             self.failure = error
 

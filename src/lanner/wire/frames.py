@@ -70,7 +70,7 @@ class FrameReader:
     can be trusted, and every further call raises it.
     """
 
-    __slots__ = ("_pending", "_wanted", "control_bytes_max", "expected", "failure", "frame_bytes_max")
+    __slots__ = ("_pending", "_wanted", "begun", "control_bytes_max", "expected", "failure", "frame_bytes_max")
 
     def __init__(
         self,
@@ -85,11 +85,17 @@ class FrameReader:
         self.failure: ProtocolError | None = None
         self._pending = bytearray()  # the beginning of a frame that is not whole yet
         self._wanted = 0  # bytes of that frame with its header; 0 while the header itself is not whole
+        self.begun = 0  # how many frames came in more than one piece: another number, another unfinished frame
 
     @property
     def pending_bytes(self) -> int:
         """How many bytes of an unfinished frame are held."""
         return len(self._pending)
+
+    def drop(self) -> None:
+        """Let go of an unfinished frame: nothing more will be read."""
+        self._pending = bytearray()
+        self._wanted = 0
 
     def feed(self, data: bytes) -> list[Frame]:
         """The frames that `data` completes. Raises ProtocolError when the first thing in it is broken."""
@@ -129,6 +135,7 @@ class FrameReader:
         if position < end:
             self._wanted = self._check_beginning(data, position, end - position)
             self._pending += view[position:]
+            self.begun += 1
 
     def _check_beginning(self, data: bytes | bytearray, position: int, available: int) -> int:
         """Judge the first bytes of a frame as far as they came; the size of the frame once that is known, else 0."""

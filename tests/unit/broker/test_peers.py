@@ -19,6 +19,7 @@ from lanner.errors import (
     ConnectionLost,
     DeadlineExceeded,
     NotLeader,
+    RequestTimeout,
     ServiceUnavailable,
 )
 from lanner.net.listener import Listener, ServerLink
@@ -355,6 +356,14 @@ async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
             await peers.call("other", Command.PING, Empty(), timeout_ms=50)
         with pytest.raises(ConnectionLost, match="not known here"):
             await peers.call("nobody", Command.PING, Empty(), timeout_ms=50)
+
+
+async def test_why_the_connection_ended_is_no_answer_to_a_call() -> None:
+    other = Other()
+    other.answer = lambda link, request: link.end(RequestTimeout("a frame was not whole in time"))
+    async with pair(other) as (_, peers):
+        with pytest.raises(ConnectionLost, match="not whole in time"):
+            await peers.call("other", Command.PING, Empty(), timeout_ms=5_000)
 
 
 async def test_a_call_after_the_connection_broke_dials_again() -> None:

@@ -13,11 +13,20 @@ import msgspec
 import pytest
 
 from lanner import limits
-from lanner.errors import ConnectionLost, Overloaded, ProtocolError, ServiceUnavailable, Unauthenticated, catalogue
+from lanner.errors import (
+    ConnectionLost,
+    Overloaded,
+    ProtocolError,
+    RequestTimeout,
+    ServiceUnavailable,
+    Unauthenticated,
+    catalogue,
+)
 from lanner.net.connector import open_connection
 from lanner.net.link import Pause
 from lanner.net.listener import REQUESTS_PER_TURN_MAX, Listener, ServerLink
 from lanner.net.loop import run
+from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
     Command,
@@ -70,7 +79,7 @@ class Scripted:
 
 
 class Served:
-    def __init__(self, kind: type[Scripted], **bounds: int) -> None:
+    def __init__(self, kind: type[Scripted], **bounds: Any) -> None:
         self.sessions: list[Scripted] = []
         self.kind = kind
         self.listener = Listener(self.make, **bounds)
@@ -82,7 +91,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(kind: type[Scripted] = Scripted, **bounds: int) -> AsyncIterator[Served]:
+async def serving(kind: type[Scripted] = Scripted, **bounds: Any) -> AsyncIterator[Served]:
     served = Served(kind, **bounds)
     served.address = await served.listener.start("127.0.0.1", 0)
     try:
@@ -484,3 +493,125 @@ async def test_a_connection_that_must_make_progress_is_given_up_by_the_system() 
         assert raw_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5_000
         await link.close()
         link.expect_progress(1_000)  # too late is harmless
+
+
+def beginning_of_a_frame(announced: int, sent: int) -> bytes:
+    return struct.pack(">BIII", Command.PUBLISH, announced, 1, 8) + bytes(sent)
+
+
+async def held(unfinished: Unfinished, size: int) -> None:
+    """Wait until so many bytes are held."""
+    async with asyncio.timeout(5):
+        while unfinished.held_bytes != size:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_frame_that_never_becomes_whole_ends_its_connection() -> None:
+    async with serving(unfinished=Unfinished(deadline_ms=50)) as served:
+        async with raw(served.address) as (reader, writer):
+            writer.write(HELLO)
+            await read_frame(reader)
+            writer.write(beginning_of_a_frame(1_000, 100))
+            error = await read_error(reader)
+            assert isinstance(error, RequestTimeout)
+            assert "not whole 0.05 s after its first byte" in str(error)
+        await still_serves(served)
+        assert served.listener.unfinished.held_bytes == 0
+
+
+async def test_the_deadline_counts_from_the_first_byte_of_each_frame() -> None:
+    async with serving() as served, raw(served.address) as (reader, writer):
+        writer.write(HELLO)
+        await read_frame(reader)
+        ping = struct.pack(">BIII", Command.PING, 9, 1, 1) + b"\x90"
+        writer.write(ping[:7])
+        await held(served.listener.unfinished, 7)
+        (first,) = served.listener.unfinished._parts
+        writer.write(ping[7:] + ping[:5])
+        await held(served.listener.unfinished, 5)
+        (second,) = served.listener.unfinished._parts
+        assert second is not first
+        writer.write(ping[5:])
+        await held(served.listener.unfinished, 0)
+
+
+async def test_frames_that_are_not_whole_share_one_budget_and_are_dropped_at_once() -> None:
+    async with serving(unfinished=Unfinished(bytes_max=2_000)) as served:
+        async with raw(served.address) as (first, first_writer), raw(served.address) as (second, second_writer):
+            for reader, writer in ((first, first_writer), (second, second_writer)):
+                writer.write(HELLO)
+                await read_frame(reader)
+            first_writer.write(beginning_of_a_frame(5_000, 1_000))
+            await held(served.listener.unfinished, 1_013)
+            second_writer.write(beginning_of_a_frame(5_000, 1_001))
+            error = await read_error(first)
+            assert isinstance(error, RequestTimeout)
+            assert "were the slowest" in str(error)
+            assert served.sessions[0].link._connection.unfinished_bytes == 0  # also while it lingers
+            await held(served.listener.unfinished, 1_014)
+        await still_serves(served)
+        await held(served.listener.unfinished, 0)
+
+
+async def test_one_that_is_counted_apart_does_not_pay_for_the_others() -> None:
+    apart = Unfinished()
+
+    class Known(Scripted):
+        def greet(self, hello: Hello) -> HelloReply:
+            if hello.client == "known":
+                self.link.count_apart(apart)
+            return super().greet(hello)
+
+    async with serving(Known, unfinished=Unfinished(bytes_max=2_000)) as served:
+        known = await open_connection(*served.address, client="known")
+        assert known._transport is not None
+        known._transport.write(beginning_of_a_frame(9_000, 3_000))
+        await held(apart, 3_013)
+        async with raw(served.address) as (reader, writer):
+            writer.write(HELLO)
+            await read_frame(reader)
+            writer.write(beginning_of_a_frame(9_000, 2_000))
+            assert isinstance(await read_error(reader), RequestTimeout)
+        assert known.is_open
+        known.abort(ConnectionLost("done"))
+        await held(apart, 0)
+
+
+async def test_a_hello_in_pieces_leaves_nothing_behind_when_its_sender_is_counted_apart() -> None:
+    apart = Unfinished()
+
+    class Known(Scripted):
+        def greet(self, hello: Hello) -> HelloReply:
+            self.link.count_apart(apart)
+            return super().greet(hello)
+
+    async with serving(Known) as served, raw(served.address) as (reader, writer):
+        writer.write(HELLO[:9])
+        await held(served.listener.unfinished, 9)
+        writer.write(HELLO[9:])
+        await read_frame(reader)
+        assert served.listener.unfinished.held_bytes == 0
+
+
+async def test_a_frame_that_the_broker_does_not_read_on_is_not_late() -> None:
+    class Busy(Scripted):
+        def script(self, request: Request) -> None:  # type: ignore[override]
+            self.link.pause_reading(Pause.WORK_IN_HAND)
+
+    unfinished = Unfinished(deadline_ms=60_000)
+    async with serving(Busy, unfinished=unfinished) as served, raw(served.address) as (reader, writer):
+        writer.write(HELLO)
+        await read_frame(reader)
+        ping = struct.pack(">BIII", Command.PING, 9, 1, 1) + b"\x90"
+        writer.write(ping + ping[:6])
+        await held(unfinished, 6)
+        (part,) = unfinished._parts
+        assert part.stopped is not None
+        session = served.sessions[0]
+        session.link.resume_reading(Pause.WORK_IN_HAND)
+        assert part.stopped is None
+        session.link.pause_reading(Pause.WORK_IN_HAND)
+        assert part.stopped is not None
+        session.link.resume_reading(Pause.WORK_IN_HAND)
+        writer.write(ping[6:])
+        await held(unfinished, 0)

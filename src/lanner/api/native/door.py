@@ -24,6 +24,7 @@ from lanner.broker.desks.calls import Identity, PollResult, PublishResult, Settl
 from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
+from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
     PROTOCOL_VERSION,
@@ -67,6 +68,7 @@ class NativeDoor:
         hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
+        unfinished: Unfinished | None = None,
     ) -> None:
         self.service = service
         self.intake = intake  # None: this broker has no others
@@ -82,7 +84,9 @@ class NativeDoor:
             hello_deadline_ms=hello_deadline_ms,
             unsent_bytes_max=unsent_bytes_max,
             stall_ms=stall_ms,
+            unfinished=unfinished,
         )
+        self.between_brokers = Unfinished()  # a budget of their own: strangers must not use it up
         self.software = f"lanner/{_version()}"
 
     @property
@@ -163,6 +167,7 @@ class _Session:
         if hello.peer is not None and self._intake is not None:
             self._intake.greet(hello.peer)
             self._peer = hello.peer
+            self._link.count_apart(self._door.between_brokers)
             self._link.expect_progress(limits.PEER_SILENT_MS_MAX)
         elif self._door.is_full:
             raise self._door.full()  # the rest is for other brokers: clients must not keep them out

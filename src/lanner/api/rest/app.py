@@ -17,6 +17,7 @@ import msgspec
 from starlette.routing import Route, Router
 
 from lanner import limits
+from lanner.api.rest.bodies import Body, BodyRefused, ClientGone
 from lanner.api.rest.openapi import build_document
 from lanner.api.rest.operations import Call, Door, Operation, Raw
 from lanner.api.rest.page import PAGE
@@ -27,15 +28,13 @@ from lanner.broker.desks.calls import Identity
 from lanner.errors import (
     DeadlineExceeded,
     LannerError,
-    MessageTooLarge,
     MethodNotAllowed,
     NotFoundError,
-    Overloaded,
     PartitionNotFound,
-    RequestTimeout,
     ValidationError,
 )
 from lanner.model import check_name
+from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from lanner.broker.forwarding.forwarder import Forwarder
@@ -45,8 +44,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BODY_DEADLINE_MS: Final = 30_000
-BODIES_BYTES_MAX: Final = 128 * limits.MIB
 _DISCARD_MS: Final = 2_000
 _DISCARD_BYTES_MAX: Final = 64 * limits.MIB
 _QUERY_FIELDS_MAX: Final = 32
@@ -57,21 +54,9 @@ _JSON: Final = b"application/json"
 _encoder: Final = msgspec.json.Encoder()
 
 
-class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
-
-
-class BodyRefused(Exception):
-    """The body was not read to its end, because of this."""
-
-    def __init__(self, error: LannerError) -> None:
-        self.error = error
-        super().__init__(error.message)
-
-
-def build_app(service: Forwarder) -> AsgiApp:
+def build_app(service: Forwarder, unfinished: Unfinished | None = None) -> AsgiApp:
     """The whole door as an ASGI application."""
-    door = Door(service)
+    door = Door(service, Unfinished() if unfinished is None else unfinished)
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = Endpoint(operation, door)
@@ -116,46 +101,6 @@ class Page:
             await _send(send, answer_to(_method_refused(scope, ("GET", "HEAD"))))
         else:
             await _send(send, self._answer, self._content_type)
-
-
-class Body:
-    """A request's body, and its share of what all bodies together may hold in memory."""
-
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._size = 0
-
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-        announced = headers.get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > limits.REST_BODY_BYTES_MAX:
-            raise BodyRefused(_too_large())
-        chunks: list[bytes] = []
-        try:
-            async with asyncio.timeout(BODY_DEADLINE_MS / 1_000):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    chunk = message.get("body", b"")
-                    self._hold(len(chunk))
-                    chunks.append(chunk)
-                    if not message.get("more_body", False):
-                        return b"".join(chunks)
-        except TimeoutError:
-            late = RequestTimeout(f"the body did not arrive within {BODY_DEADLINE_MS // 1_000} s")
-            raise BodyRefused(late) from None
-
-    def _hold(self, size: int) -> None:
-        self._size += size
-        self._door.body_bytes += size
-        if self._size > limits.REST_BODY_BYTES_MAX:
-            raise BodyRefused(_too_large())
-        if self._door.body_bytes > BODIES_BYTES_MAX:
-            raise BodyRefused(Overloaded("the broker holds too many large requests at once; try again later"))
-
-    def let_go(self) -> None:
-        self._door.body_bytes -= self._size
-        self._size = 0
 
 
 class Endpoint:
@@ -319,10 +264,3 @@ async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
 def _method_refused(scope: Scope, allowed: Iterable[str]) -> MethodNotAllowed:
     names = sorted(allowed)
     return MethodNotAllowed(f"this path knows {', '.join(names)}, not {scope['method'][:40]}", allowed=names)
-
-
-def _too_large() -> MessageTooLarge:
-    return MessageTooLarge(
-        f"the body is larger than {limits.REST_BODY_BYTES_MAX} bytes: send fewer messages at a time",
-        bytes_max=limits.REST_BODY_BYTES_MAX,
-    )

@@ -19,12 +19,14 @@ from lanner import limits
 from lanner.api.rest.app import build_app
 from lanner.api.rest.problems import answer_to
 from lanner.errors import LannerError, Overloaded, RequestTimeout, ValidationError
+from lanner.net.unfinished import Part, Unfinished
 
 if TYPE_CHECKING:
     from lanner.broker.service import Service
 
 HEAD_DEADLINE_SECONDS: Final = 10.0
 HEAD_BYTES_MAX: Final = 64 * limits.KIB
+HEAD_BYTES_COUNTED: Final = 4 * limits.KIB  # a head that is larger counts among what is not whole yet
 IDLE_SECONDS: Final = 75
 WRITE_DEADLINE_SECONDS: Final = 30.0
 UNREAD_BYTES_MAX: Final = 256 * limits.MIB
@@ -39,8 +41,9 @@ _log.setLevel(logging.ERROR)  # what clients do wrong is told to them, not to th
 class DoorState(ServerState):
     """What the connections of a door share."""
 
-    def __init__(self) -> None:
+    def __init__(self, unfinished: Unfinished) -> None:
         super().__init__()
+        self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.unread_bytes = 0  # of replies that slow clients have not read yet
 
 
@@ -104,6 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self.logger = _log
         self._head_bytes = 0
+        self._head_part: Part | None = None
         self._in_head = True
         self._joining: JoiningTransport
         self._head_timer: asyncio.TimerHandle | None = None
@@ -119,7 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_head_timer()
+        self._head_is_over()
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -129,8 +133,17 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
-            self._refuse(ValidationError(f"the request's head exceeds {HEAD_BYTES_MAX} bytes"))
+        if self._in_head and self._head_bytes > HEAD_BYTES_COUNTED:
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(ValidationError(f"the request's head exceeds {HEAD_BYTES_MAX} bytes"))
+                return
+            if self._head_part is None:
+                self._head_part = self.server_state.unfinished.begin(self)
+            self.server_state.unfinished.hold(self._head_part, self._head_bytes)
+
+    def end(self, error: LannerError) -> None:
+        """The head is not waited for any longer."""
+        self._refuse(error)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -141,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = 0
-        self._cancel_head_timer()
+        self._head_is_over()
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
@@ -174,14 +187,17 @@ class BoundedProtocol(HttpToolsProtocol):
             self.head_deadline_seconds, self._refuse, RequestTimeout("the request's head did not arrive in time")
         )
 
-    def _cancel_head_timer(self) -> None:
+    def _head_is_over(self) -> None:
+        if self._head_part is not None:
+            self.server_state.unfinished.end(self._head_part)
+            self._head_part = None
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _refuse(self, error: LannerError) -> None:
         """Answer without the application, and close."""
-        self._cancel_head_timer()
+        self._head_is_over()
         if self.transport.is_closing():
             return
         answer = answer_to(error)
@@ -200,15 +216,16 @@ class BoundedProtocol(HttpToolsProtocol):
 class RestDoor:
     """Listens for HTTP and serves the application over it."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, unfinished: Unfinished | None = None) -> None:
         self._service = service
-        self._state = DoorState()
+        self._unfinished = Unfinished() if unfinished is None else unfinished
+        self._state = DoorState(self._unfinished)
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, with the port that port 0 became."""
         config = Config(
-            build_app(self._service.anywhere),
+            build_app(self._service.anywhere, self._unfinished),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",

@@ -16,6 +16,7 @@ import msgspec
 from lanner.api.rest.shapes import NoBody, NoQuery
 from lanner.broker.desks.calls import Identity
 from lanner.errors import LannerError
+from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from lanner.broker.forwarding.forwarder import Forwarder
@@ -29,11 +30,12 @@ CALL_DEADLINE_MS: Final = 30_000
 class Door:
     """What all calls of one door share: the cluster's service, a name to poll under, and counters."""
 
-    def __init__(self, service: Forwarder) -> None:
+    def __init__(self, service: Forwarder, unfinished: Unfinished) -> None:
         self.service = service
+        self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}
-        self.body_bytes = 0  # of the bodies in hand, over all connections
+        self.body_bytes = 0  # of the whole bodies in hand, over all connections
 
     def count(self, operation: str, status: int) -> None:
         key = (operation, status)

@@ -28,6 +28,12 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
         "# HELP lanner_forwarded_calls_total Calls that this broker had another one serve.",
         "# TYPE lanner_forwarded_calls_total counter",
         f"lanner_forwarded_calls_total {call.service.forwarded}",
+        "# HELP lanner_unfinished_bytes Held of requests that are not whole yet, over all doors.",
+        "# TYPE lanner_unfinished_bytes gauge",
+        f"lanner_unfinished_bytes {call.door.unfinished.held_bytes}",
+        "# HELP lanner_unfinished_let_go_total Requests that were not waited for: too slow, or too much at once.",
+        "# TYPE lanner_unfinished_let_go_total counter",
+        f"lanner_unfinished_let_go_total {call.door.unfinished.let_go_total}",
         "# HELP lanner_rest_requests_total Requests answered by the REST door.",
         "# TYPE lanner_rest_requests_total counter",
     ]

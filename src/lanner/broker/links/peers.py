@@ -24,7 +24,14 @@ from lanner import limits
 from lanner.broker.links.notices import Notices
 from lanner.broker.replicas import snapshots
 from lanner.broker.settings import join_address
-from lanner.errors import BrokerRemoved, ConflictError, ConnectionLost, DeadlineExceeded, LannerError
+from lanner.errors import (
+    BrokerRemoved,
+    ConflictError,
+    ConnectionLost,
+    DeadlineExceeded,
+    LannerError,
+    RequestTimeout,
+)
 from lanner.net.connector import ClientLink, open_connection
 from lanner.raft import Message, MessageKind, encode_message
 from lanner.wire.connection import Reply
@@ -425,6 +432,8 @@ class Peers:
                 except ConflictError as error:  # whoever listens there is another one: no business of who asked
                     raise ConnectionLost(error.message, **error.details) from error
                 return await link.request(command, control, bulk)
+        except RequestTimeout as error:  # why the connection ended, which is no answer: it may have taken effect
+            raise ConnectionLost(error.message, **error.details) from error
         except TimeoutError:
             raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None
 

@@ -12,8 +12,17 @@ import pytest
 from lanner.api.native import NativeDoor
 from lanner.broker.links.intake import Intake
 from lanner.broker.service import Service
-from lanner.errors import ConflictError, NotLeader, Overloaded, ProtocolError, ServerError, ServiceUnavailable
+from lanner.errors import (
+    ConflictError,
+    NotLeader,
+    Overloaded,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
+    ServiceUnavailable,
+)
 from lanner.net.connector import ClientLink, open_connection
+from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, Empty, PeerHello, Publish
 from lanner.wire.peers import Founder, PeerInfo, Propose, Proposed, Pulse, RaftFrame, SnapshotFrame
@@ -61,7 +70,7 @@ class Silent:
 
 
 @asynccontextmanager
-async def opened(intake: FakeIntake | None, **bounds: int) -> AsyncIterator[tuple[str, int]]:
+async def opened(intake: FakeIntake | None, **bounds: Any) -> AsyncIterator[tuple[str, int]]:
     door = NativeDoor(cast(Service, Silent()), intake=cast(Intake, intake), **bounds)
     address = await door.start("127.0.0.1", 0)
     try:
@@ -95,6 +104,21 @@ async def test_frames_of_another_broker_are_taken_in_order_and_not_answered() ->
         ]
         assert (await link.request(Command.PING, Empty())).control == Empty()
         await link.close()
+
+
+async def test_frames_of_other_brokers_are_counted_apart_from_those_of_strangers() -> None:
+    strangers = Unfinished(bytes_max=1_000)
+    beginning = b"\x10\x00\x10\x00\x00" + bytes(8) + bytes(4_000)
+    async with opened(FakeIntake(), unfinished=strangers) as address:
+        other = await open_connection(*address, peer=PEER)
+        stranger = await open_connection(*address)
+        for link in (other, stranger):
+            assert link._transport is not None
+            link._transport.write(beginning)
+        await asyncio.wait_for(stranger.closed, 5)
+        with pytest.raises(RequestTimeout, match="were the slowest"):
+            stranger.request(Command.PING, Empty())
+        assert other.is_open
 
 
 async def test_they_pass_requests_that_wait() -> None:

@@ -126,7 +126,7 @@ async def test_a_body_that_turns_out_too_large_is_refused(http, service):
 
 
 async def test_large_bodies_are_bounded_together(http, service, monkeypatch):
-    monkeypatch.setattr("lanner.api.rest.app.BODIES_BYTES_MAX", 100)
+    monkeypatch.setattr("lanner.api.rest.bodies.BODIES_BYTES_MAX", 100)
     reply = await publish(http, json={"message": "x" * 200})
     assert (reply.status_code, reply.json()["type"]) == (429, "Overloaded")
     for _ in range(5):

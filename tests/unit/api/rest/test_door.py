@@ -8,6 +8,7 @@ import pytest
 
 from lanner import limits
 from lanner.api.rest.door import HEAD_BYTES_MAX, BoundedProtocol, RestDoor
+from lanner.net.unfinished import Unfinished
 
 PUBLISH = b"POST /topic/orders/publish HTTP/1.1\r\nhost: broker\r\n"
 
@@ -105,13 +106,59 @@ async def test_a_second_head_that_does_not_arrive_is_not_waited_for_either(addre
 
 
 async def test_a_body_that_does_not_arrive_is_not_waited_for(address, monkeypatch):
-    monkeypatch.setattr("lanner.api.rest.app.BODY_DEADLINE_MS", 50)
+    monkeypatch.setattr("lanner.api.rest.bodies.BODY_DEADLINE_MS", 50)
     reader, writer = await asyncio.open_connection(*address)
     writer.write(PUBLISH + b"content-length: 100\r\n\r\nhalf")
     status, headers, reply = await answer(reader)
     assert (status, reply["type"]) == (408, "RequestTimeout")
     assert headers["connection"] == "close"
     writer.close()
+
+
+async def held(unfinished: Unfinished, size: int) -> None:
+    async with asyncio.timeout(5):
+        while unfinished.held_bytes != size:
+            await asyncio.sleep(0.001)
+
+
+async def test_bodies_that_are_not_whole_share_one_budget_and_the_slowest_goes_first(service):
+    unfinished = Unfinished(bytes_max=2_000)
+    door = RestDoor(service, unfinished=unfinished)
+    address = await door.start("127.0.0.1", 0)
+    slow, slow_writer = await asyncio.open_connection(*address)
+    slow_writer.write(PUBLISH + b"content-length: 5000\r\n\r\n" + b" " * 1_500)
+    await held(unfinished, 1_500)
+    body = b'{"message": "hi"}'
+    fast, fast_writer = await asyncio.open_connection(*address)
+    fast_writer.write(PUBLISH + b"content-length: %d\r\n\r\n" % (1_500 + len(body)) + b" " * 1_500)
+    status, headers, reply = await answer(slow)
+    assert (status, reply["type"], headers["connection"]) == (408, "RequestTimeout", "close")
+    assert "were the slowest" in reply["message"]
+    fast_writer.write(body)
+    assert (await answer(fast))[0] == 200
+    await held(unfinished, 0)
+    slow_writer.close()
+    fast_writer.close()
+    await door.stop(drain_ms=1_000)
+
+
+async def test_large_heads_that_are_not_whole_count_as_well(service):
+    unfinished = Unfinished(bytes_max=20_000)
+    door = RestDoor(service, unfinished=unfinished)
+    address = await door.start("127.0.0.1", 0)
+    head = b"GET /topics HTTP/1.1\r\nhost: broker\r\n"
+    slow, slow_writer = await asyncio.open_connection(*address)
+    slow_writer.write(head + b"x-filler: " + b"x" * 15_000)
+    await held(unfinished, len(head) + 15_010)
+    fast, fast_writer = await asyncio.open_connection(*address)
+    fast_writer.write(head + b"x-filler: " + b"x" * 15_000)
+    assert (await answer(slow))[0] == 408
+    fast_writer.write(b"\r\n\r\n")
+    assert (await answer(fast))[0] == 200
+    await held(unfinished, 0)
+    slow_writer.close()
+    fast_writer.close()
+    await door.stop(drain_ms=1_000)
 
 
 async def test_a_body_of_4_gib_is_refused_before_it_is_sent(address, service):

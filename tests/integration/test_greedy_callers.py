@@ -1,0 +1,52 @@
+"""Callers that take what a broker has and give nothing back: memory, connections. All others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import lanner
+from lanner import limits
+from lanner.testing.process import BrokerProcess
+from lanner.wire.messages import Command
+
+HELLO = b"\x01\x00\x00\x00\x0b\x00\x00\x00\x01\x00\x00\x00\x03\x91\x91\x01"
+PIECE = bytes(limits.MIB)
+
+
+async def send_most_of_a_frame(broker: BrokerProcess) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A caller that says HELLO, announces the largest frame, sends all but a mebibyte of it, and waits."""
+    reader, writer = await asyncio.open_connection(broker.host, broker.native_port)
+    writer.write(HELLO)
+    header = await reader.readexactly(5)
+    await reader.readexactly(struct.unpack(">BI", header)[1])
+    writer.write(struct.pack(">BI", Command.PUBLISH, limits.FRAME_BYTES_MAX) + struct.pack(">II", 1, 8))
+    try:
+        for _ in range(limits.FRAME_BYTES_MAX // len(PIECE) - 1):
+            writer.write(PIECE)
+            await writer.drain()
+    except ConnectionError:
+        pass  # it was let go before it was done
+    return reader, writer
+
+
+async def test_half_a_frame_from_each_of_many_does_not_take_the_brokers_memory(tmp_path: Path) -> None:
+    count = 2 * limits.UNFINISHED_BYTES_MAX // limits.FRAME_BYTES_MAX
+    with BrokerProcess(tmp_path / "data") as broker:
+        before = broker.anonymous_bytes()
+        callers = [await send_most_of_a_frame(broker) for _ in range(count)]
+        async with lanner.connect(broker.native) as queue:
+            await queue.publish("orders", b"served meanwhile")
+        saying = {asyncio.ensure_future(reader.read()) for reader, _ in callers}
+        let_go = 0
+        async with asyncio.timeout(20):
+            while let_go < count // 2 - 2:
+                done, saying = await asyncio.wait(saying, return_when=asyncio.FIRST_COMPLETED)
+                assert all(b"were the slowest" in one.result() for one in done)
+                let_go += len(done)
+        assert broker.anonymous_bytes() - before < limits.UNFINISHED_BYTES_MAX + 64 * limits.MIB
+        for one in saying:
+            one.cancel()
+        for _, writer in callers:
+            writer.close()
