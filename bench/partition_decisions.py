@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from lanner import features
 from lanner.model import TopicSettings
 from lanner.partition import Partition, Poll, PollAnswer, Settle, encode_append
 
@@ -88,7 +89,7 @@ class Subject:
                 self.rows.rows[key] = value
 
     def ask(self, *requests: Any) -> tuple[int, list[Any]]:
-        decided = self.partition.decide(requests, SETTINGS, 2_000)
+        decided = self.partition.decide(requests, SETTINGS, 2_000, features.HIGHEST)
         assert decided.record is not None
         return self.apply(decided.record), decided.answers
 
@@ -120,7 +121,7 @@ class Subject:
             token, ranges = self.held.pop()
             requests.append(Settle(group, [(token, first, count, 1, -1, "") for first, count in ranges]))
         started = time.perf_counter()
-        decided = self.partition.decide(requests, SETTINGS, 2_000)
+        decided = self.partition.decide(requests, SETTINGS, 2_000, features.HIGHEST)
         assert decided.record is not None
         token = self.apply(decided.record)
         spent = (time.perf_counter() - started) * 1e6

@@ -14,4 +14,6 @@ from typing import Final
 LOWEST: Final = 1  # 0.1.0
 HIGHEST: Final = 2  # 0.2.0
 
-assert 1 <= LOWEST <= HIGHEST
+IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
+
+assert 1 <= LOWEST <= IDENTITIES <= HIGHEST

@@ -184,17 +184,21 @@ class _Changes:
         state = self.state
         for group in self._touched.values():
             state.touch(group, self.now_ms)
-            self._collect_freed(group)
+            self._collect(group)
         for group in self._changed.values():
             state.changed(group)
-            self._collect_freed(group)
+            self._collect(group)
         if self._freed:
             self._shrink_kept()
 
-    def _collect_freed(self, group: Group) -> None:
+    def _collect(self, group: Group) -> None:
         if group.freed:
             self._freed += group.freed
             group.freed = []
+        if group.ended:
+            for lease in group.ended:
+                group.memory.remember(lease, self.now_ms)
+            group.ended = []
 
     # ---- groups
 
@@ -217,7 +221,7 @@ class _Changes:
             return
         self._touched.pop(fact.group, None)
         self._changed.pop(fact.group, None)
-        self._collect_freed(group)
+        self._collect(group)
         self.state.forget_group(group)
         for ref in self.state.kept:
             if group.lanes[ref.lane].held_mask(ref.lane_base, ref.count):
@@ -264,7 +268,7 @@ class _Changes:
     def ack(self, fact: records.Acked) -> None:
         group = self._group(fact.group)
         if group is not None:
-            group.ack(fact.token, mask_of(fact.mask))
+            group.ack(fact.token, mask_of(fact.mask), fact.asked)
             self._room_made(group)
 
     def _room_made(self, group: Group) -> None:
@@ -278,21 +282,22 @@ class _Changes:
         if group is None:
             return
         if fact.due_ms > self.now_ms:
-            group.give_back(fact.token, mask_of(fact.mask), Standing.WAITING, fact.due_ms, "", uncount=False)
+            group.give_back(fact.token, mask_of(fact.mask), Standing.WAITING, fact.due_ms, "", False, fact.asked)
         else:
-            group.give_back(fact.token, mask_of(fact.mask), Standing.READY, 0, "", uncount=False)
+            group.give_back(fact.token, mask_of(fact.mask), Standing.READY, 0, "", False, fact.asked)
             self.deliverable = True
 
     def die(self, fact: records.Died) -> None:
         group = self._group(fact.group)
         if group is not None:
-            group.give_back(fact.token, mask_of(fact.mask), Standing.DEAD, self.now_ms, fact.reason, uncount=False)
+            mask = mask_of(fact.mask)
+            group.give_back(fact.token, mask, Standing.DEAD, self.now_ms, fact.reason, False, fact.asked)
             self._room_made(group)
 
     def extend(self, fact: records.Extended) -> None:
         group = self._group(fact.group)
         if group is not None:
-            group.extend(fact.token, mask_of(fact.mask), fact.deadline_ms)
+            group.extend(fact.token, mask_of(fact.mask), fact.deadline_ms, fact.asked)
 
     def release(self, fact: records.Released) -> None:
         group = self._group(fact.group)

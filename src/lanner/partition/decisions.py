@@ -31,9 +31,11 @@ from lanner.partition.requests import (
 from lanner.partition.state import State
 
 
-def decide(state: State, requests: Sequence[Request], settings: TopicSettings, now_ms: int) -> Decided:
+def decide(
+    state: State, requests: Sequence[Request], settings: TopicSettings, now_ms: int, feature_level: int
+) -> Decided:
     """Everything that waits, in one record, with one answer for each request."""
-    decision = Pass(state, settings, now_ms)
+    decision = Pass(state, settings, now_ms, feature_level)
     answers: list[Answer] = [None] * len(requests)
     polls: list[tuple[int, Poll]] = []
     others: list[tuple[int, Request]] = []

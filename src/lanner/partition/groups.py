@@ -4,7 +4,8 @@ A group is a stream group (one offset) or a queue group (lanes) for as long as i
 between standings (fresh, leased, waiting, ready, dead, settled) and keeps the counts right. It decides nothing: whether
 a retry is due or a message has died was decided before, and arrives here as a fact.
 
-`freed` collects ranges that stopped being held below what retention has passed: their batches may now go.
+`freed` collects ranges that stopped being held below what retention has passed: their batches may now go. `ended`
+collects leases that are over and whose holders were answered something: that is remembered.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import msgspec
 
 from lanner.model import LANES, GroupKind
 from lanner.partition.batches import LaneIndex
-from lanner.partition.keys import group_key, lease_key, places_key
+from lanner.partition.keys import group_key, lease_key, places_key, settles_key
 from lanner.partition.leases import LeaseRecord, Part
+from lanner.partition.memory import SettleMemory
 from lanner.partition.places import ROW_PLACES, ROW_SHIFT, Entry, LaneProgress, Standing, split_by_row
 from lanner.partition.records import Segment
 from lanner.partition.timetable import Timetable
@@ -40,6 +42,7 @@ class Group:
         self.lanes = [LaneProgress() for _ in range(LANES)]
         self.leases: dict[int, LeaseRecord] = {}
         self.leased = self.waiting = self.ready = self.dead = 0
+        self.memory = SettleMemory()
         # derived, never stored
         self.deadlines: Timetable[int] = Timetable()  # token → its first deadline
         self.due: Timetable[tuple[int, int]] = Timetable()  # (lane, place) of waiting entries
@@ -47,6 +50,7 @@ class Group:
         self.dead_offsets: list[int] = []  # first offsets of dead entries, in order
         self.dead_places: dict[int, tuple[int, int]] = {}  # first offset → (lane, place)
         self.freed: list[tuple[int, int]] = []
+        self.ended: list[LeaseRecord] = []
         self._index = index
         self._dirty_leases: set[int] = set()
         self._dirty_rows: set[tuple[int, int]] = set()
@@ -122,11 +126,14 @@ class Group:
 
     # ------------------------------------------------------------------ back: settled, nacked, ended, dead
 
-    def ack(self, token: int, mask: int) -> None:
+    def ack(self, token: int, mask: int, asked: int = 0) -> None:
+        """Leased messages are settled. `asked`: the kind of settle by which the holder wanted it; 0: none."""
         lease = self.leases.get(token)
         if lease is None:
             return
         mask &= lease.live
+        if asked:
+            lease.note_answer(asked, mask)
         run_lane, run_place, run_end, run_mask = -1, 0, 0, 0
         for (first_offset, lane, place, count, _), own in lease.touched(mask):
             if place == run_end and lane == run_lane and place & _WITHIN_ROW:
@@ -142,20 +149,26 @@ class Group:
             self.lanes[run_lane].let_go(run_place, run_mask)
         self._settle(lease, mask)
 
-    def give_back(self, token: int, mask: int, standing: Standing, time_ms: int, reason: str, uncount: bool) -> None:
+    def give_back(
+        self, token: int, mask: int, standing: Standing, time_ms: int, reason: str, uncount: bool, asked: int = 0
+    ) -> None:
         """Leased messages become waiting, ready or dead entries."""
         lease = self.leases.get(token)
         if lease is None:
             return
         mask &= lease.live
+        if asked:
+            lease.note_answer(asked, mask)
         for lane, place, count, first_offset, attempt in lease.runs(mask):
             attempts = attempt - 1 if uncount else attempt
             self._add(lane, Entry(place, count, first_offset, attempts, standing, time_ms, reason))
         self._settle(lease, mask)
 
-    def extend(self, token: int, mask: int, deadline_ms: int) -> None:
+    def extend(self, token: int, mask: int, deadline_ms: int, asked: int = 0) -> None:
         lease = self.leases.get(token)
         if lease is not None and mask & lease.live:
+            if asked:
+                lease.note_answer(asked, mask & lease.live)
             lease.extend(mask & lease.live, deadline_ms)
             self.deadlines.put(token, lease.first_deadline_ms())
             self._dirty_leases.add(token)
@@ -202,6 +215,8 @@ class Group:
         if not lease.live:
             del self.leases[token]
             self.deadlines.drop(token)
+            if lease.answered:
+                self.ended.append(lease)
         elif over:
             self.deadlines.put(token, lease.first_deadline_ms())
 
@@ -309,8 +324,13 @@ class Group:
         for entry in self.lanes[lane].load_row(data):
             self._note(lane, entry)
 
+    def load_settles(self, key: bytes, number: int, data: bytes) -> None:
+        self._stored.add(key)
+        self.memory.load(number, data)
+
     def take_dirty(self, into: dict[bytes, bytes | None]) -> None:
         into[group_key(self.id)] = self.header()
+        self.memory.take_dirty(lambda number, data: self._put(into, settles_key(self.id, number), data))
         for token in self._dirty_leases:
             lease = self.leases.get(token)
             self._put(into, lease_key(self.id, token), None if lease is None else lease.encode())
@@ -341,3 +361,5 @@ class Group:
             for number, row in progress.rows.items():
                 if row.entries:
                     into[places_key(self.id, lane, number)] = row.encode()
+        for number, data in self.memory.all_rows().items():
+            into[settles_key(self.id, number)] = data

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lanner.model import GroupKind
 from lanner.partition.batches import NOT_PLACED, BatchRef
 from lanner.partition.groups import Group
-from lanner.partition.leases import LeaseRecord
+from lanner.partition.leases import EXTEND, LeaseRecord
 from lanner.partition.places import ROW_PLACES, ROW_SHIFT, Standing
 from lanner.partition.state import State
 
@@ -86,7 +86,9 @@ def _check_group(state: State, group: Group) -> None:
     assert counts == {"leased": group.leased, "waiting": group.waiting, "ready": group.ready, "dead": group.dead}
     assert group.due.times == waiting
     assert group.dead_places == dead and group.dead_offsets == sorted(dead)
-    assert not group.freed
+    assert not group.freed and not group.ended
+    group.memory.check()
+    assert not group.memory.entries.keys() & group.leases.keys()
     for token in group.polls.values():
         assert token in group.leases
 
@@ -102,6 +104,8 @@ def _check_reachable(state: State, lane: int, place: int, offset: int) -> None:
 
 def _check_lease(group: Group, token: int, lease: LeaseRecord) -> None:
     assert lease.token == token and lease.live and lease.parts
+    for kind, mask in lease.answered.items():
+        assert kind == EXTEND or not mask & lease.live, "settled, and leased all the same"
     union = 0
     for part in lease.parts:
         assert part.mask & lease.live, "a part without a live message"

@@ -13,6 +13,7 @@ LEASES: Final = b"t"
 PLACES: Final = b"p"
 PRODUCERS: Final = b"i"
 DEDUP: Final = b"d"
+SETTLES: Final = b"s"
 
 _INTEGER_BYTES: Final = 8
 
@@ -36,6 +37,10 @@ def group_key(group_id: int) -> bytes:
 
 def lease_key(group_id: int, token: int) -> bytes:
     return integer_key(integer_key(LEASES, group_id), token)
+
+
+def settles_key(group_id: int, row: int) -> bytes:
+    return integer_key(integer_key(SETTLES, group_id), row)
 
 
 def places_key(group_id: int, lane: int, row: int) -> bytes:

@@ -2,7 +2,8 @@
 
 Bits are numbered in the order of the leases. Segments are looked up both by bit (facts name masks) and by offset
 (settles name offsets). A *part* is what one poll got; extending some of it splits it. A settle clears bits, and costs
-as much for a thousand messages of a segment as for one.
+as much for a thousand messages of a segment as for one. Which bits a holder settled, and how, is noted: whoever asks
+the same again gets the same answer (`memory` keeps it when the lease has ended).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lanner.partition.records import Segment, mask_bytes, mask_of
+
+EXTEND: Final = 3  # of the kinds of settles the one that settles nothing
 
 
 class Part(NamedTuple):
@@ -33,7 +36,13 @@ class Run(NamedTuple):
     attempt: int
 
 
-_Row = tuple[list[Segment], bytes, list[tuple[bytes, int, str, int]]]
+class _Row(msgspec.Struct, array_like=True):
+    segments: list[Segment]
+    live: bytes
+    parts: list[tuple[bytes, int, str, int]]
+    answered: dict[int, bytes] = {}  # written only when there is something: brokers of level 1 read three fields
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Row)
 
@@ -52,7 +61,7 @@ def runs_of(mask: int) -> Iterator[tuple[int, int]]:
 
 
 class LeaseRecord:
-    __slots__ = ("_bits", "_numbers", "_offsets", "live", "parts", "segments", "size", "token")
+    __slots__ = ("_bits", "_numbers", "_offsets", "answered", "live", "parts", "segments", "size", "token")
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -60,6 +69,7 @@ class LeaseRecord:
         self.size = 0  # bits given out
         self.live = 0
         self.parts: list[Part] = []
+        self.answered: dict[int, int] = {}  # kind of settle → what holders were told has taken effect
         self._bits: list[int] = []  # of each segment, the first bit
         self._offsets: list[int] = []  # first offsets of the segments, in order
         self._numbers: list[int] = []  # and which segments these are
@@ -164,18 +174,67 @@ class LeaseRecord:
             parts.append(part._replace(mask=inside, deadline_ms=deadline_ms))
         self.parts = parts
 
+    # ------------------------------------------------------------------ what was answered
+
+    def note_answer(self, kind: int, mask: int) -> None:
+        self.answered[kind] = self.answered.get(kind, 0) | mask
+
+    def answered_mask(self, kind: int) -> int:
+        """What a settle of this kind took effect on before. An extension counts where its holder has settled since:
+        of what is still leased it is made anew, and of what ran out it could not be kept."""
+        answered = self.answered
+        mask = answered.get(kind, 0)
+        if kind == EXTEND and mask:
+            settled = 0
+            for other, part in answered.items():
+                settled |= part if other != EXTEND else 0
+            mask &= settled
+        return mask
+
+    def answered_ranges(self) -> dict[int, tuple[list[int], list[int]]]:
+        """The same for every kind: first offsets and counts, in the order of the offsets."""
+        found = {}
+        for kind in sorted(self.answered):
+            mask = self.answered_mask(kind)
+            if mask:
+                found[kind] = self._ranges_of(mask)
+        return found
+
+    def _ranges_of(self, mask: int) -> tuple[list[int], list[int]]:
+        firsts: list[int] = []
+        counts: list[int] = []
+        end = -1
+        whole = mask.bit_count() == self.size
+        for first, number in zip(self._offsets, self._numbers, strict=True):
+            size = self.segments[number][3]
+            own = 0 if whole else (mask >> self._bits[number]) & ((1 << size) - 1)
+            for at, count in ((0, size),) if whole else runs_of(own):
+                if first + at == end:
+                    counts[-1] += count
+                else:
+                    firsts.append(first + at)
+                    counts.append(count)
+                end = first + at + count
+        return firsts, counts
+
+    # ------------------------------------------------------------------ rows
+
     def first_deadline_ms(self) -> int:
         return min(part.deadline_ms for part in self.parts)
 
     def encode(self) -> bytes:
         parts = [(mask_bytes(part.mask), *part[1:]) for part in self.parts]
-        return _encoder.encode((self.segments, mask_bytes(self.live), parts))
+        row = (self.segments, mask_bytes(self.live), parts)
+        if not self.answered:
+            return _encoder.encode(row)
+        return _encoder.encode((*row, {kind: mask_bytes(self.answered[kind]) for kind in sorted(self.answered)}))
 
     @classmethod
     def decode(cls, token: int, data: bytes) -> LeaseRecord:
-        segments, live, parts = _decoder.decode(data)
+        row = _decoder.decode(data)
         lease = cls(token)
-        lease.add(segments)
-        lease.live = mask_of(live)
-        lease.parts = [Part(mask_of(mask), *rest) for mask, *rest in parts]
+        lease.add(row.segments)
+        lease.live = mask_of(row.live)
+        lease.parts = [Part(mask_of(mask), *rest) for mask, *rest in row.parts]  # type: ignore[arg-type]
+        lease.answered = {kind: mask_of(mask) for kind, mask in row.answered.items()}
         return lease

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lanner import features
 from lanner.errors import GroupNotFound, ValidationError
 from lanner.limits import LIST_ITEMS_MAX
 from lanner.model import LANES, GroupKind, TopicSettings
@@ -79,8 +80,11 @@ class Partition:
             return changes.apply_decision(state, index, payload)
         return Outcome(ValidationError(f"the log has an entry of the unknown kind {kind}"), False, (), False)
 
-    def decide(self, requests: Sequence[Request], settings: TopicSettings, now_ms: int) -> Decided:
-        return decisions.decide(self._state, requests, settings, now_ms)
+    def decide(
+        self, requests: Sequence[Request], settings: TopicSettings, now_ms: int, feature_level: int = features.LOWEST
+    ) -> Decided:
+        """The record holds nothing that a broker of this feature level would not know."""
+        return decisions.decide(self._state, requests, settings, now_ms, feature_level)
 
     def next_due_ms(self, settings: TopicSettings, now_ms: int) -> int | None:
         return upkeep.next_due_ms(self._state, settings, now_ms)

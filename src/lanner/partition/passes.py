@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lanner import features
 from lanner.errors import (
     DeadLetterNotFound,
     DeadLettersFull,
@@ -67,8 +68,11 @@ def backoff_ms(settings: TopicSettings, attempt: int) -> int:
 class Pass:
     """One pass in the making."""
 
-    def __init__(self, state: State, settings: TopicSettings, now_ms: int) -> None:
+    def __init__(
+        self, state: State, settings: TopicSettings, now_ms: int, feature_level: int = features.LOWEST
+    ) -> None:
         self.state = state
+        self.identities = feature_level >= features.IDENTITIES  # settles and commits are known when they are repeated
         self.settings = settings
         self.now_ms = min(max(state.machine_ms, now_ms), TIME_MS_MAX)
         self.facts: list[AnyFact] = []
@@ -77,7 +81,7 @@ class Pass:
         self.wanted: set[str] = set()  # groups that some request of this pass names: none of them is idle
         self.trims: dict[int, int] = {}  # lane → first place that stays
         self._views: dict[str, GroupView | None] = {}
-        self._settling: dict[tuple[Callable[..., AnyFact], int, int | str], int] = {}
+        self._settling: dict[tuple[Callable[..., AnyFact], int, int | str, int], int] = {}
 
     def finish(self, answers: list[Answer]) -> Decided:
         if not self.facts:
@@ -152,33 +156,37 @@ class Pass:
         answers: list[tuple[int, int]] = []
         for token, first_offset, count, kind, delay_ms, reason in request.items:
             lease = leases.get(token)
-            if lease is None or count <= 0:
-                answers.append((LeaseLost.code, 0))
-                continue
             live = lives.get(token)
-            mask = lease.mask_between(first_offset, count) & (lease.live if live is None else live)
+            mask = 0
+            if lease is not None and count > 0:
+                mask = lease.mask_between(first_offset, count) & (lease.live if live is None else live)
             found = mask.bit_count()
-            code = 0 if found == count else LeaseLost.code
-            if mask:
+            again = 0
+            if found < count and self.identities and not release:
+                again = view.answered_before(token, kind, first_offset, count)
+            code = 0 if 0 < count == found + again else LeaseLost.code
+            if lease is not None and mask:
                 if release:
                     self._release(view, lease, mask)
                 elif kind == ACK:
                     acked[token] = acked.get(token, 0) | mask
                     lives[token] = (lease.live if live is None else live) ^ mask
+                    view.note_answer(token, kind, mask)
                 else:
                     code, found = self._settle_other(view, lease, mask, kind, delay_ms, reason, code)
-            answers.append((code, found))
+            answers.append((code, found + again))
+        asked = ACK if self.identities else 0
         for token, mask in acked.items():
-            self.facts.append(records.Acked(request.group, token, mask_bytes(mask)))
+            self.facts.append(records.Acked(request.group, token, mask_bytes(mask), asked))
             view.outstanding -= mask.bit_count()
             view.touched = True
-        for (make, token, detail), mask in self._settling.items():
-            self.facts.append(make(request.group, token, mask_bytes(mask), detail))
+        for (make, token, detail, kind), mask in self._settling.items():
+            self.facts.append(make(request.group, token, mask_bytes(mask), detail, kind if self.identities else 0))
         return answers
 
-    def _note(self, make: Callable[..., AnyFact], token: int, detail: int | str, mask: int) -> None:
+    def _note(self, make: Callable[..., AnyFact], token: int, detail: int | str, kind: int, mask: int) -> None:
         """Settles of one request with the same outcome become one fact, however many ranges they name."""
-        key = (make, token, detail)
+        key = (make, token, detail, kind)
         self._settling[key] = self._settling.get(key, 0) | mask
 
     def _release(self, view: GroupView, lease: LeaseRecord, mask: int) -> None:
@@ -194,15 +202,17 @@ class Pass:
         token = lease.token
         if kind == SettleKind.NACK:
             self._nack(view, lease, mask, delay_ms, reason)
+            view.note_answer(token, kind, mask)
         elif kind == SettleKind.EXTEND:
             lease_ms = self.lease_ms(delay_ms)
-            self._note(records.Extended, token, self.now_ms + lease_ms, mask)
+            self._note(records.Extended, token, self.now_ms + lease_ms, kind, mask)
             view.extended[token] = view.extended.get(token, 0) | mask
             view.touched = True
         elif kind == SettleKind.REJECT:
             if not self.dead_have_room():
                 return DeadLettersFull.code, 0
-            self._die(view, lease, mask, reason or REASON_REJECTED)
+            self._die(view, lease, mask, reason or REASON_REJECTED, kind)
+            view.note_answer(token, kind, mask)
         else:
             return ValidationError.code, 0
         return code, mask.bit_count()
@@ -221,13 +231,13 @@ class Pass:
     def _nack(self, view: GroupView, lease: LeaseRecord, mask: int, delay_ms: int, reason: str) -> None:
         dying = self.exhausted(lease, mask)
         if dying:
-            self._die(view, lease, dying, reason or REASON_DELIVERIES)
+            self._die(view, lease, dying, reason or REASON_DELIVERIES, SettleKind.NACK)
         waits: dict[int, int] = {}  # delay → mask
         for attempt, part in lease.by_attempt(mask & ~dying).items():
             wait_ms = min(delay_ms, DELAY_MS_MAX) if delay_ms >= 0 else backoff_ms(self.settings, attempt)
             waits[wait_ms] = waits.get(wait_ms, 0) | part
         for wait_ms, part in waits.items():
-            self._note(records.Nacked, lease.token, self.now_ms + wait_ms, part)
+            self._note(records.Nacked, lease.token, self.now_ms + wait_ms, SettleKind.NACK, part)
             if not wait_ms:
                 for run in lease.runs(part):
                     view.add_ready(run, run.attempt)
@@ -242,8 +252,8 @@ class Pass:
                 dying |= part
         return dying if dying and self.dead_have_room() else 0
 
-    def _die(self, view: GroupView, lease: LeaseRecord, mask: int, reason: str) -> None:
-        self._note(records.Died, lease.token, reason[:REASON_LENGTH_MAX], mask)
+    def _die(self, view: GroupView, lease: LeaseRecord, mask: int, reason: str, kind: int) -> None:
+        self._note(records.Died, lease.token, reason[:REASON_LENGTH_MAX], kind, mask)
         view.outstanding -= mask.bit_count()
         view.settle(lease, mask)
 

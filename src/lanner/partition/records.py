@@ -6,7 +6,8 @@ in which they are to be applied. A fact names explicit places, offsets, tokens a
 so whoever applies it needs none.
 
 Facts are past tense. Messages of a lease are named by a mask: bit n is the n-th message of the lease, little-endian.
-A tag is never reused, and a field is only ever added at the end, with a default.
+A tag is never reused, and a field is only ever added at the end, with a default. From level 2 on `asked` says by which
+kind of settle a holder wanted it so, and every replica remembers that; 0: nobody asked, time brought it about.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class Acked(Fact, tag=9):
     group: str
     token: int
     mask: bytes
+    asked: int = 0
 
 
 class Nacked(Fact, tag=10):
@@ -117,6 +119,7 @@ class Nacked(Fact, tag=10):
     token: int
     mask: bytes
     due_ms: int
+    asked: int = 0
 
 
 class Died(Fact, tag=11):
@@ -124,6 +127,7 @@ class Died(Fact, tag=11):
     token: int
     mask: bytes
     reason: str
+    asked: int = 0
 
 
 class Extended(Fact, tag=12):
@@ -131,6 +135,7 @@ class Extended(Fact, tag=12):
     token: int
     mask: bytes
     deadline_ms: int
+    asked: int = 0
 
 
 class Released(Fact, tag=13):

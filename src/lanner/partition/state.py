@@ -15,7 +15,7 @@ from lanner.model import LANES
 from lanner.partition.batches import BatchIndex, BatchRef, LaneIndex, Rows
 from lanner.partition.groups import Group
 from lanner.partition.kept import KeptBatches
-from lanner.partition.keys import GROUPS, HEADER, LEASES, PLACES, integer_of, prefix_end
+from lanner.partition.keys import GROUPS, HEADER, LEASES, PLACES, SETTLES, integer_of, prefix_end
 from lanner.partition.producers import DedupIds, Producers
 from lanner.partition.timetable import Timetable
 
@@ -134,6 +134,8 @@ class State:
             groups[int.from_bytes(key[1:9], "big")].load_lease(key, int.from_bytes(key[9:], "big"), data)
         for key, data in rows.scan(PLACES, prefix_end(PLACES)):
             groups[int.from_bytes(key[1:9], "big")].load_places(key, key[9], data)
+        for key, data in rows.scan(SETTLES, prefix_end(SETTLES)):
+            groups[int.from_bytes(key[1:9], "big")].load_settles(key, int.from_bytes(key[9:], "big"), data)
         for group in sorted(groups.values(), key=lambda each: (each.active_ms, each.id)):
             self.groups[group.name] = group
             due_ms = group.next_due_ms()

@@ -12,12 +12,14 @@ from heapq import merge
 
 from lanner.partition.groups import Group
 from lanner.partition.leases import LeaseRecord, Run
+from lanner.partition.memory import Answered, count_within
 from lanner.partition.places import Entry, Standing
 from lanner.partition.requests import PollAnswer
 
 
 class GroupView:
     __slots__ = (
+        "answered",
         "closed",
         "dead_gone",
         "dead_taken",
@@ -29,6 +31,7 @@ class GroupView:
         "outstanding",
         "polls",
         "ready",
+        "remembered",
         "taken",
         "touched",
     )
@@ -42,6 +45,8 @@ class GroupView:
         self.outstanding = group.outstanding
         self.live: dict[int, int] = {}  # token → what is still live
         self.extended: dict[int, int] = {}  # token → what got a later deadline
+        self.answered: dict[tuple[int, int], int] = {}  # (token, kind) → what settles of this pass took effect on
+        self.remembered: dict[int, Answered] = {}  # token → what was answered about a lease that has ended
         self.ready: dict[int, list[Entry]] = {}  # lane → entries that this pass made ready, in order
         self.taken: dict[tuple[int, int], int] = {}  # (lane, place) of a ready entry → how much of it is gone
         self.dead_gone = False  # all of the group's dead were redriven or discarded
@@ -50,6 +55,21 @@ class GroupView:
 
     def live_of(self, lease: LeaseRecord) -> int:
         return self.live.get(lease.token, lease.live)
+
+    def note_answer(self, token: int, kind: int, mask: int) -> None:
+        key = (token, kind)
+        self.answered[key] = self.answered.get(key, 0) | mask
+
+    def answered_before(self, token: int, kind: int, first_offset: int, count: int) -> int:
+        """Of how many of these messages, which are not leased by this token, the same settle took effect before."""
+        lease = self.group.leases.get(token)
+        if lease is not None:
+            mask = lease.answered_mask(kind) | self.answered.get((token, kind), 0)
+            return (lease.mask_between(first_offset, count) & mask & ~self.live_of(lease)).bit_count()
+        found = self.remembered.get(token)
+        if found is None:
+            found = self.remembered[token] = self.group.memory.answered(token)
+        return count_within(found, kind, first_offset, count)
 
     def settle(self, lease: LeaseRecord, mask: int) -> None:
         self.live[lease.token] = self.live_of(lease) & ~mask

@@ -91,8 +91,8 @@ def _answer_unsynced(patch: Patch) -> None:
 def _decide_alone(patch: Patch) -> None:
     decide = Replica.decide
 
-    def decide_and_answer(replica: Replica, settings: TopicSettings, now_ms: int) -> None:
-        decide(replica, settings, now_ms)
+    def decide_and_answer(replica: Replica, settings: TopicSettings, now_ms: int, feature_level: int) -> None:
+        decide(replica, settings, now_ms, feature_level)
         if replica._decision is not None:
             questions, answers = replica._decision
             replica._decision = ([], [])

@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from lanner import features
 from lanner.broker.replicas.engine import CLUSTER_SET
-from lanner.cluster import encode_create_topic
+from lanner.cluster import encode_create_topic, encode_raise_feature_level
 from lanner.errors import StorageDamaged, StorageFailed
 from lanner.ledger import Ledger
 from lanner.model import Retention, TopicSettings
@@ -126,6 +127,8 @@ class Simulation:
 
     def _make_topics(self) -> None:
         rng = self.rng
+        self.broker.engine.propose(CLUSTER_SET, encode_raise_feature_level(features.HIGHEST), lambda _result: None)
+        self._settle_down()
         for number in range(2):
             bytes_max = rng.choice((0, 40_000))
             settings = TopicSettings(

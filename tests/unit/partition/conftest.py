@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from lanner import features
 from lanner.model import TopicSettings
 from lanner.partition import (
     Answer,
@@ -67,6 +68,7 @@ class Bench:
         self.saved_index = 0
         self.live: dict[int, tuple[int, ...] | None] = {}  # index → kept positions; None: the whole batch
         self.thorough = True
+        self.feature_level = features.HIGHEST
 
     # ---- entries
 
@@ -98,7 +100,7 @@ class Bench:
 
     def decide(self, *requests: Request) -> Decided:
         before = self.partition.all_rows() if self.thorough else None
-        decided = self.partition.decide(requests, self.settings, self.now_ms)
+        decided = self.partition.decide(requests, self.settings, self.now_ms, self.feature_level)
         if before is not None:
             assert self.partition.all_rows() == before, "deciding changed something"
         return decided

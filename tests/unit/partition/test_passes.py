@@ -41,9 +41,10 @@ def test_an_ack_settles_for_good(bench: Any) -> None:
     bench.append(count=5)
     token = bench.poll().token
     assert bench.settle((token, 0, 3, ACK)) == [(0, 3)]
-    assert bench.settle((token, 0, 5, ACK)) == [(LOST, 2)]
-    assert bench.settle((token, 0, 5, ACK)) == [(LOST, 0)]
-    assert bench.partition.describe_group("g", bench.now_ms).lag == 0
+    assert bench.settle((token, 2, 3, NACK)) == [(LOST, 2)]
+    assert bench.settle((token, 0, 5, NACK)) == [(LOST, 2)]
+    state = bench.partition.describe_group("g", bench.now_ms)
+    assert (state.lag, state.waiting) == (2, 2)
 
 
 def test_two_settles_of_one_message_in_one_pass_take_effect_once(bench: Any) -> None:

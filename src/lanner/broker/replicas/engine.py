@@ -285,14 +285,14 @@ class Engine:
                 self._dirty[installing.set_id] = installing
         if not (self._dirty or self.ledger.has_changes):
             return None
-        now_ms = self._now_ms()
+        now_ms, feature_level = self._now_ms(), self.feature_level
         items: list[CommitItem] = []
         stored: list[tuple[Replica, list[Ready]]] = []
         dirty, self._dirty = self._dirty, {}
         for set_id, replica in dirty.items():
             if replica.undecided:
                 if replica.leads:
-                    replica.decide(self._settings_of(set_id), now_ms)
+                    replica.decide(self._settings_of(set_id), now_ms, feature_level)
                 else:
                     self._dirty[set_id] = replica  # until it can tell the time
             self._take_ready(replica)

@@ -172,11 +172,12 @@ class Replica:
             return
         self._questions.append(Question(request, on_answer))
 
-    def decide(self, settings: TopicSettings, now_ms: int) -> None:
+    def decide(self, settings: TopicSettings, now_ms: int, feature_level: int) -> None:
         """Answer everything that waits in one pass, and propose what must be written for the answers to hold."""
         questions, self._questions = self._questions, []
         try:
-            decided = self.partition.decide([question.request for question in questions], settings, now_ms)
+            requests = [question.request for question in questions]
+            decided = self.partition.decide(requests, settings, now_ms, feature_level)
             if decided.record is not None:
                 self._decision = (questions, list(decided.answers))
                 self.propose(decided.record, self._decision_applied)
