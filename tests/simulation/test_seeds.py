@@ -18,6 +18,7 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "retry-loses-priority": 0,
     "lease-granted-twice": 0,
     "stale-lease-accepted": 0,
+    "settle-forgotten": 0,
     "pinned-dead-letter-removed": 0,
     "saved-point-ahead": 0,
     "live-segment-dropped": 0,

@@ -39,6 +39,7 @@ RULES: Final = (
     "dead message delivered",
     "leased twice",
     "stale lease accepted",
+    "settle forgotten",
     "message vanished",
     "delivery count went back",
     "delivered too often",

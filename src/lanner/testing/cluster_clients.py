@@ -20,7 +20,7 @@ from lanner.partition import BatchRef, CommitOffset, Partition, encode_append
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_calls import Answered, Calls, Told
-from lanner.testing.history import Administered, Event, Fate, History, Polled, Published
+from lanner.testing.history import Administered, Event, Fate, History, Polled, Published, Settled
 from lanner.testing.parties import LOST, Consumer
 from lanner.testing.traffic import Traffic
 
@@ -143,6 +143,8 @@ class ClusterTraffic(Traffic):
             # What a deposed leader says without a record was true, but need not be any more.
             event = replace(event, fate=Fate.FAILED) if event.messages else replace(event, repeated=True)
             self.counts["stale"] += 1
+        if said is not None and said.stale and isinstance(event, Settled):
+            event = replace(event, lost=False)  # what others decided since is not known there
         super()._end(operation, event)
 
     def give_up(self) -> None:

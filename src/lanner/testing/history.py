@@ -98,6 +98,7 @@ class Settled:
     action: str
     decided_ms: int = 0
     until_ms: int = 0
+    lost: bool = False  # failed because the lease is said to be lost: it had no effect, and never will
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,4 +64,6 @@ class Consumer:
     sequence: int = 0
     polling: bool = False
     held: list[Held] = field(default_factory=list)
+    asked: deque[tuple[Held, str]] = field(default_factory=lambda: deque(maxlen=_STALE_MAX))  # settles, heard of or not
+    nacked: set[tuple[int, int]] = field(default_factory=set)  # (token, offset) that it ever wanted nacked
     late: deque[Held] = field(default_factory=lambda: deque(maxlen=_STALE_MAX))  # to be settled when it is too late

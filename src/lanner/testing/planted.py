@@ -20,6 +20,7 @@ from lanner.ledger.ports import Files
 from lanner.ledger.rows import JOURNAL_KEY, FileState, decode_journal, encode_journal
 from lanner.partition import polling, upkeep
 from lanner.partition.groups import Group
+from lanner.partition.memory import SettleMemory
 from lanner.partition.passes import Pass
 from lanner.partition.places import LaneProgress, Standing
 from lanner.partition.requests import Release, Settle
@@ -167,6 +168,10 @@ def _give_back_uncounted(patch: Patch) -> None:
     patch(Group, "give_back", forget_attempt)
 
 
+def _forget_settles(patch: Patch) -> None:
+    patch(SettleMemory, "remember", lambda memory, lease, now_ms: None)
+
+
 _LOST: Final = ("lost write", "committed entry lost", "committed entry changed", "broker refuses its own disk")
 
 BROKER_PLANTS: Final[dict[str, Plant]] = {
@@ -178,6 +183,9 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
     "lease-granted-twice": Plant("a lease is given to somebody else before it ends", ("leased twice",), _lease_twice),
     "stale-lease-accepted": Plant(
         "a settle with an old token settles the new lease", ("stale lease accepted",), _accept_stale
+    ),
+    "settle-forgotten": Plant(
+        "what settles were answered is forgotten with their lease", ("settle forgotten",), _forget_settles
     ),
     "pinned-dead-letter-removed": Plant(
         "retention takes dead letters along",

@@ -40,6 +40,7 @@ class State(Enum):
 _OPEN = frozenset({State.FRESH, State.LEASED, State.WAITING})
 _LOOKED_BACK = 20
 _LONG_AGO = -1  # the token of a lease that nobody heard of
+_REMEMBERED = ("ack", "nack", "reject")  # an extension is a promise that time may break; a release is no settle
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +64,8 @@ class Entry:
     vague: bool = False  # leased for certain until its deadline; then a poll that nobody heard of may have had it
     maybe_done: bool = False
     ever_done: bool = False
+    answered: dict[tuple[int, str], float] = field(default_factory=dict)  # settles that took effect: since when
+    unheard: set[tuple[int, str]] = field(default_factory=set)  # settles whose answer never came
 
     def deliverable_at(self, now_ms: int, max_deliveries: int) -> bool:
         """Whether it is certain that a poll decided at this time could have had it."""
@@ -220,6 +223,8 @@ class QueueModel:
                 self._start_over(entry, event.called)
             self._check_handed(event, message, entry)
             entry.pending = 0  # a settle of an older lease can do nothing any more
+            if not self._skipping:  # an ack that was not heard of had no effect, else it would not be handed out
+                entry.unheard = {each for each in entry.unheard if each[1] not in ("ack", "reject")}
             entry.released = False
             entry.vague = self._hidden > 0
         entry.attempt = message.attempt
@@ -310,6 +315,8 @@ class QueueModel:
                 entry.pending += 1
                 if event.fate is Fate.UNKNOWN and event.action in ("ack", "reject"):
                     entry.maybe_done = True
+                if event.fate is Fate.UNKNOWN:
+                    entry.unheard.add((event.token, event.action))
                 entry.released = entry.released or event.action == "release"
 
     def settled(self, event: Settled, returned: float) -> None:
@@ -319,10 +326,19 @@ class QueueModel:
                 continue
             if entry.token == event.token:
                 entry.pending = max(0, entry.pending - 1)
+            key = (event.token, event.action)
             if event.fate is Fate.OK:
-                self._check_settled(event, entry)
-                if entry.token == event.token:  # else it was handed out again before the answer came
-                    self._take_effect(event, entry, returned)
+                if key not in entry.answered and key not in entry.unheard:
+                    self._check_settled(event, entry)
+                if entry.token == event.token and (key not in entry.answered or event.action == "extend"):
+                    self._take_effect(event, entry, returned)  # else it was handed out again, or the same was asked
+                entry.answered.setdefault(key, returned)
+            elif event.lost and event.action in _REMEMBERED and entry.answered.get(key, event.called) < event.called:
+                self._report(
+                    "settle forgotten",
+                    f"{self.group!r} was told that the lease of offset {entry.offset} is lost ({event.action}, token "
+                    f"{event.token}) although the same settle had taken effect",
+                )
 
     def _check_settled(self, event: Settled, entry: Entry) -> None:
         shown = f"{self.group!r} settled offset {entry.offset} ({event.action}, token {event.token})"

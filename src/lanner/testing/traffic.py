@@ -16,7 +16,7 @@ from typing import Any, Final
 from lanner import batch
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
-from lanner.errors import LannerError, NotLeader
+from lanner.errors import LannerError, LeaseLost, NotLeader
 from lanner.model import TopicSettings
 from lanner.partition import (
     Appended,
@@ -319,6 +319,10 @@ class Traffic:
 
     def settle(self, consumer: Consumer, action: str | None = None) -> None:
         rng = self.rng
+        if action is None and consumer.asked and rng.random() < 0.15:
+            self.counts["repeated_settles"] += 1
+            self._settle(consumer, *rng.choice(consumer.asked))  # as one does who has not heard, or is only told so
+            return
         late = bool(consumer.late) and (not consumer.held or rng.random() < 0.1)
         if not late and not consumer.held:
             return
@@ -342,6 +346,10 @@ class Traffic:
         offsets = tuple(range(held.first_offset, held.first_offset + held.count))
         event = Settled(self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, held.token, offsets, action)
         operation = self._begin(event)
+        consumer.asked.append((held, action))
+        nacks = {(held.token, offset) for offset in offsets if action == "nack"}
+        timed = not nacks & consumer.nacked  # else it may be an earlier one that counts, with a delay of its own
+        consumer.nacked |= nacks
 
         def answered(answer: Any, index: int) -> None:
             if answer is LOST:
@@ -349,18 +357,21 @@ class Traffic:
                 return
             returned: int | None = self.now()
             decided_ms = self._decided_ms(consumer.set_id, index)
-            until_ms = 0
+            until_ms, lost = 0, False
             if isinstance(answer, LannerError) or answer[0][1] == 0:
                 fate = Fate.FAILED
+                lost = not isinstance(answer, LannerError) and answer[0][0] == LeaseLost.code
             elif answer[0] == (0, held.count):
                 fate = Fate.OK
-                until_ms = decided_ms + self._wait_ms(consumer.set_id, held.attempt, delay_ms)
+                if timed:
+                    until_ms = decided_ms + self._wait_ms(consumer.set_id, held.attempt, delay_ms)
                 if action == "extend":
                     consumer.held.append(held)
             else:  # some of it: which, the answer does not say
                 fate, returned = Fate.UNKNOWN, None
             self.counts[f"{action}_{fate}"] += 1
-            self._end(operation, replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms))
+            told = replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms, lost=lost)
+            self._end(operation, told)
 
         self._ask(consumer.set_id, request, answered)
         consumer.late.append(held)

@@ -61,7 +61,14 @@ class Story:
         return self.add(lambda called, _: Polled(called, None, Fate.UNKNOWN, GROUP, 0, auto_ack=auto_ack))
 
     def settle(
-        self, action: str, token: int, *offsets: int, now_ms: int = 0, until_ms: int = 0, fate: Fate = Fate.OK
+        self,
+        action: str,
+        token: int,
+        *offsets: int,
+        now_ms: int = 0,
+        until_ms: int = 0,
+        fate: Fate = Fate.OK,
+        lost: bool = False,
     ) -> Story:
         return self.add(
             lambda called, returned: Settled(
@@ -75,6 +82,7 @@ class Story:
                 action,
                 now_ms,
                 until_ms,
+                lost,
             )
         )
 
@@ -172,6 +180,13 @@ BREAKS: dict[str, Callable[[], Story]] = {
         .poll(5, handed(0, "a"), now_ms=100, until_ms=200)
         .poll(6, handed(0, "a", 2), now_ms=200, until_ms=300)
         .settle("ack", 5, 0)
+    ),
+    "settle forgotten": lambda: (
+        Story()
+        .publish(0, "a")
+        .poll(5, handed(0, "a"))
+        .settle("ack", 5, 0)
+        .settle("ack", 5, 0, fate=Fate.FAILED, lost=True)
     ),
     "message vanished": lambda: (
         Story().publish(0, "a", "b").poll(5, handed(0, "a")).settle("ack", 5, 0).end(stored(0, "a"), stored(1, "b"))
@@ -326,9 +341,31 @@ def test_a_settle_that_was_refused_changed_nothing() -> None:
     assert story.end(stored(0, "a")).broken() == {"message vanished"}
 
 
-def test_a_message_settled_twice_was_settled_by_nobody_the_second_time() -> None:
-    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle("ack", 5, 0).settle("ack", 5, 0)
+def test_a_message_settled_in_two_ways_was_settled_by_nobody_the_second_time() -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle("ack", 5, 0).settle("reject", 5, 0)
     assert story.broken() == {"stale lease accepted"}
+
+
+@pytest.mark.parametrize("first", [Fate.OK, Fate.UNKNOWN])
+@pytest.mark.parametrize("action", ["ack", "nack", "reject", "extend"])
+def test_the_same_settle_asked_again_gets_the_same_answer_and_has_no_other_effect(action: str, first: Fate) -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle(action, 5, 0, fate=first)
+    assert story.settle(action, 5, 0).broken() == set()
+
+
+@pytest.mark.parametrize("action", ["extend", "release"])
+def test_a_promise_that_ran_out_and_a_release_may_be_lost_when_they_are_asked_again(action: str) -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle(action, 5, 0)
+    assert story.settle(action, 5, 0, fate=Fate.FAILED, lost=True).broken() == set()
+
+
+def test_a_nack_asked_again_does_not_touch_the_next_lease_but_an_ack_that_had_no_effect_is_stale() -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200).settle("nack", 5, 0)
+    story.poll(6, handed(0, "a", 2), now_ms=150, until_ms=250)
+    assert story.settle("nack", 5, 0).broken() == set()
+    story = Story().publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
+    story.settle("ack", 5, 0, fate=Fate.UNKNOWN).poll(6, handed(0, "a", 2), now_ms=300, until_ms=350)
+    assert story.settle("ack", 5, 0).broken() == {"stale lease accepted"}
 
 
 def test_a_dead_letter_that_is_gone_has_vanished() -> None:
