@@ -161,9 +161,9 @@ def _give_back_uncounted(patch: Patch) -> None:
     give_back = Group.give_back
 
     def forget_attempt(
-        group: Group, token: int, mask: int, standing: Any, time_ms: int, reason: str, uncount: bool
+        group: Group, token: int, mask: int, standing: Any, time_ms: int, reason: str, uncount: bool, asked: int = 0
     ) -> None:
-        give_back(group, token, mask, standing, time_ms, reason, uncount or standing is Standing.WAITING)
+        give_back(group, token, mask, standing, time_ms, reason, uncount or standing is Standing.WAITING, asked)
 
     patch(Group, "give_back", forget_attempt)
 
