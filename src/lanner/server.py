@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from ipaddress import ip_address
+from typing import Final, Protocol
 
 from lanner.api.native import NativeDoor
 from lanner.broker.node import Node
 from lanner.broker.service import Service
-from lanner.broker.settings import BrokerSettings, parse_address
+from lanner.broker.settings import BrokerSettings, join_address, parse_address
 from lanner.errors import LannerError, ValidationError
 from lanner.net.unfinished import Unfinished
 
 Address = tuple[str, int]
+_log: Final = logging.getLogger("lanner.server")
 _SWITCH_SECONDS = 0.0005  # a busy loop must not keep the writer thread waiting for longer
 
 
@@ -72,7 +75,9 @@ class Server:
         if self.settings.http:
             from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
 
-            rest = RestDoor(self.service, unfinished=unfinished)
+            advertised = parse_address(self.settings.advertise, "advertise")
+            names = () if advertised is None else (advertised[0],)
+            rest = RestDoor(self.service, self.settings.allow_origins, names, unfinished=unfinished)
             self.http_address = await self._open("http", rest, rest.start)
         if node.steward is None:
             await node.join(self.service.addresses)
@@ -97,6 +102,14 @@ class Server:
             ) from error
         self.service.addresses[name] = bound
         self._doors.append(door)
+        if not ip_address(bound[0].partition("%")[0]).is_loopback:
+            _log.warning(
+                "the %s door listens on %s, beyond this machine, and there are no access rules yet: everyone who can "
+                "reach it can read, write and delete everything. Let a firewall choose who can, or give --%s 127.0.0.1",
+                name,
+                join_address(*bound),
+                name,
+            )
         return bound
 
     async def stop(self) -> None:

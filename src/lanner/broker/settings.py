@@ -48,6 +48,7 @@ class BrokerSettings:
     advertise: str = ""  # where others reach the native door; empty: where it listens
     hand_over_ms: int = 2_000  # for others to take over leadership before this broker stops
     snapshot_bytes_per_second: int = 64 * limits.MIB
+    allow_origins: tuple[str, ...] = ()  # web pages that may use REST beside the broker's own, SCHEME://HOST:PORT
 
     def __post_init__(self) -> None:
         for what in ("http", "grpc", "native", "join", "advertise"):

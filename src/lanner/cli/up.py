@@ -50,6 +50,13 @@ Join = Annotated[
 Advertise = Annotated[
     str, typer.Option(envvar="LANNER_ADVERTISE", help="HOST:PORT where others reach the native door; empty: as bound.")
 ]
+AllowOrigin = Annotated[
+    str,
+    typer.Option(
+        envvar="LANNER_ALLOW_ORIGIN",
+        help="Web pages that may use REST beside the broker's own: SCHEME://HOST:PORT,...; * is any.",
+    ),
+]
 
 
 def up(
@@ -65,6 +72,7 @@ def up(
     seeds: Seeds = "",
     join: Join = "",
     advertise: Advertise = "",
+    allow_origin: AllowOrigin = "",
     config: Config = "",
     as_json: AsJson = False,
 ) -> None:
@@ -83,10 +91,15 @@ def up(
         disk_reserve_bytes=disk_reserve,
         name=name,
         rack=rack,
-        seeds=tuple(seed.strip() for seed in seeds.split(",")) if seeds.strip() else (),
+        seeds=_listed(seeds),
         join=join,
         advertise=advertise,
+        allow_origins=_listed(allow_origin),
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
 def _run(screen: Screen, grpc: str, **given: Any) -> None:

@@ -20,6 +20,7 @@ from lanner import limits
 from lanner.api.rest.bodies import Body, BodyRefused, ClientGone
 from lanner.api.rest.openapi import build_document
 from lanner.api.rest.operations import Call, Door, Operation, Raw
+from lanner.api.rest.origins import Gate, cors_headers, preflight_headers
 from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import Answer, answer_to, answer_to_unexpected, explain
 from lanner.api.rest.routes import OPERATIONS
@@ -54,9 +55,10 @@ _JSON: Final = b"application/json"
 _encoder: Final = msgspec.json.Encoder()
 
 
-def build_app(service: Forwarder, unfinished: Unfinished | None = None) -> AsgiApp:
+def build_app(service: Forwarder, gate: Gate | None = None, unfinished: Unfinished | None = None) -> AsgiApp:
     """The whole door as an ASGI application."""
     door = Door(service, Unfinished() if unfinished is None else unfinished)
+    gate = gate or Gate()
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.method] = Endpoint(operation, door)
@@ -67,10 +69,35 @@ def build_app(service: Forwarder, unfinished: Unfinished | None = None) -> AsgiA
     router = Router(routes=routes, redirect_slashes=False, default=_nothing_here)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        refused = gate.check(scope["path"], headers)
+        if refused is not None:
+            await _send_and_discard(send, receive, answer_to(refused))
+        elif b"origin" in headers and gate.allows(headers[b"origin"].decode("latin-1")):
+            await _serve_allowed_page(router, scope, receive, send, headers)
+        else:
             await router(scope, receive, send)
 
     return app
+
+
+async def _serve_allowed_page(
+    router: Router, scope: Scope, receive: Receive, send: Send, headers: Mapping[bytes, bytes]
+) -> None:
+    """The same for a page of another site that the operator lets in: its browser wants to hear that."""
+    cors = cors_headers(headers[b"origin"])
+
+    async def tell(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *cors]
+        await send(message)
+
+    if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+        await _send(tell, Answer(204, b"", preflight_headers(headers)))
+    else:
+        await router(scope, receive, tell)
 
 
 class MethodTable:

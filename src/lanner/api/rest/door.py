@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from uvicorn.server import ServerState
 
 from lanner import limits
 from lanner.api.rest.app import build_app
+from lanner.api.rest.origins import Gate
 from lanner.api.rest.problems import answer_to
 from lanner.errors import LannerError, Overloaded, RequestTimeout, ValidationError
 from lanner.net.unfinished import Part, Unfinished
@@ -216,16 +218,26 @@ class BoundedProtocol(HttpToolsProtocol):
 class RestDoor:
     """Listens for HTTP and serves the application over it."""
 
-    def __init__(self, service: Service, *, unfinished: Unfinished | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        allow_origins: Iterable[str] = (),
+        names: Iterable[str] = (),
+        *,
+        unfinished: Unfinished | None = None,
+    ) -> None:
         self._service = service
+        self._allow_origins = tuple(allow_origins)
+        self._names = tuple(names)  # by which others know this broker
         self._unfinished = Unfinished() if unfinished is None else unfinished
         self._state = DoorState(self._unfinished)
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, with the port that port 0 became."""
+        gate = Gate(host, allowed=self._allow_origins, names=self._names)
         config = Config(
-            build_app(self._service.anywhere, self._unfinished),
+            build_app(self._service.anywhere, gate, self._unfinished),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",

@@ -10,7 +10,7 @@ from lanner import limits
 from lanner.api.rest.door import HEAD_BYTES_MAX, BoundedProtocol, RestDoor
 from lanner.net.unfinished import Unfinished
 
-PUBLISH = b"POST /topic/orders/publish HTTP/1.1\r\nhost: broker\r\n"
+PUBLISH = b"POST /topic/orders/publish HTTP/1.1\r\nhost: localhost\r\n"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def test_a_connection_serves_one_request_after_the_other(address):
 
 async def test_a_head_request_is_answered_without_a_body(address):
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(b"HEAD /healthz HTTP/1.1\r\nhost: broker\r\n\r\n" * 2 + b"GET /healthz HTTP/1.1\r\n\r\n")
+    writer.write(b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2 + b"GET /healthz HTTP/1.1\r\n\r\n")
     for _ in range(2):
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
         assert head.startswith(b"HTTP/1.1 200 OK")
@@ -99,7 +99,7 @@ async def test_a_head_that_does_not_arrive_is_not_waited_for(address, monkeypatc
 async def test_a_second_head_that_does_not_arrive_is_not_waited_for_either(address, monkeypatch):
     monkeypatch.setattr(BoundedProtocol, "head_deadline_seconds", 0.05)
     reader, writer = await asyncio.open_connection(*address)
-    writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\nGET /to")
+    writer.write(b"GET /topics HTTP/1.1\r\nhost: localhost\r\n\r\nGET /to")
     assert (await answer(reader))[0] == 200
     assert (await answer(reader))[0] == 408
     writer.close()
@@ -146,7 +146,7 @@ async def test_large_heads_that_are_not_whole_count_as_well(service):
     unfinished = Unfinished(bytes_max=20_000)
     door = RestDoor(service, unfinished=unfinished)
     address = await door.start("127.0.0.1", 0)
-    head = b"GET /topics HTTP/1.1\r\nhost: broker\r\n"
+    head = b"GET /topics HTTP/1.1\r\nhost: localhost\r\n"
     slow, slow_writer = await asyncio.open_connection(*address)
     slow_writer.write(head + b"x-filler: " + b"x" * 15_000)
     await held(unfinished, len(head) + 15_010)
@@ -184,12 +184,12 @@ async def test_a_client_that_does_not_read_is_cut_off(address, service, monkeypa
     service.known = {f"{'x' * 190}-{number}": 1 for number in range(20_000)}
     reader, writer = await asyncio.open_connection(*address, limit=1)
     for _ in range(20):
-        writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\n")
+        writer.write(b"GET /topics HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await asyncio.sleep(1)
     with pytest.raises(ConnectionError):
         for _ in range(1_000):
             await asyncio.wait_for(reader.read(1 << 20), 5)
-            writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\n")
+            writer.write(b"GET /topics HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await writer.drain()
     writer.close()
 
@@ -199,7 +199,7 @@ async def test_replies_that_nobody_reads_are_bounded_together(address, service, 
     service.known = {f"{'x' * 190}-{number}": 1 for number in range(20_000)}
     reader, writer = await asyncio.open_connection(*address, limit=1)
     for _ in range(20):
-        writer.write(b"GET /topics HTTP/1.1\r\nhost: broker\r\n\r\n")
+        writer.write(b"GET /topics HTTP/1.1\r\nhost: localhost\r\n\r\n")
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
         for _ in range(20):
             await asyncio.wait_for(reader.readexactly(4_000_000), 5)
@@ -223,7 +223,7 @@ async def test_a_door_that_stops_finishes_what_it_has_in_hand(service):
     address = await door.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*address)
     body = b'{"wait_ms": 5000}'
-    path = b"POST /v1/topics/orders/groups/g/poll HTTP/1.1\r\nhost: broker\r\n"
+    path = b"POST /v1/topics/orders/groups/g/poll HTTP/1.1\r\nhost: localhost\r\n"
     writer.write(path + b"content-length: %d\r\n\r\n" % len(body) + body)
     while not service.asked("poll"):
         await asyncio.sleep(0.01)
