@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lanner.broker.settings import BrokerSettings
-from lanner.cluster import BrokerState, encode_create_topic, encode_remove_broker
+from lanner.cluster import BrokerState, encode_create_topic, encode_drain_broker, encode_remove_broker
 from lanner.errors import (
     BrokerRemoved,
     ConflictError,
@@ -227,6 +227,32 @@ async def test_the_first_seed_with_a_wiped_disk_founds_nothing_new(flock: Flock)
     assert founding is not None and founding.joined
 
 
+async def until_unheard(flock: Flock, node_id: str) -> None:
+    async with asyncio.timeout(SECONDS):
+        for server in flock.servers.values():
+            while server.node.peers.is_alive(node_id):
+                await asyncio.sleep(0.02)
+
+
+async def test_three_disks_that_are_replaced_one_after_the_other_all_rejoin(flock: Flock) -> None:
+    await flock.start(0, 1, 2)
+    await flock.make_topic(0)
+    await flock.until_all()
+    before = flock.cluster_ids()
+    for number in (*range(3), *range(3)):
+        gone = flock.servers[number].node.node_id
+        await flock.stop(number)
+        flock.wipe(number)
+        await until_unheard(flock, gone)
+        await flock.start(number)  # ready again: the next one may go
+    await flock.until_all()
+    assert flock.cluster_ids() == before
+    voters = flock.servers[0].node.engine.cluster.sets[0].voters
+    assert {one.node_id for one in voters} == {server.node.node_id for server in flock.servers.values()}
+    for server in flock.servers.values():
+        assert len(server.node.engine.replicas) == 4, "the metadata and three partitions"
+
+
 async def test_a_fourth_broker_joins_a_running_cluster_and_restarts_without_being_told_where(flock: Flock) -> None:
     await flock.start(0, 1, 2)
     await flock.start(3, join=flock.addresses[1])
@@ -238,6 +264,32 @@ async def test_a_fourth_broker_joins_a_running_cluster_and_restarts_without_bein
     await flock.make_topic(3)
     await flock.until_all()
     assert "orders" in flock.servers[0].node.engine.cluster.topics
+
+
+async def test_a_newcomer_finds_its_way_past_addresses_where_nobody_is(
+    flock: Flock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await flock.start(0, 1, 2)
+    nobody = free_address()
+    newcomer = Server(flock.settings(3, join=f"{nobody},{flock.addresses[4]}"))
+    starting = asyncio.ensure_future(newcomer.start())
+    async with asyncio.timeout(SECONDS):
+        while f"not in the cluster yet; asking again: {nobody}: could not connect" not in caplog.text:
+            await asyncio.sleep(0.05)
+        await flock.start(4, join=f"{nobody},{flock.addresses[1]}")
+        await starting
+    flock.servers[3] = newcomer
+    await flock.until_all()
+
+
+async def test_a_newcomer_that_crashed_before_it_got_the_metadata_needs_no_founder_later(flock: Flock) -> None:
+    """All that it has then is its record, and the founders are gone."""
+    await flock.start(0, 1, 2)
+    await flock.start(3, join=flock.addresses[0])
+    node = flock.servers[3].node
+    assert node.founding is not None
+    assert {one.name for one in node.founding.brokers} == {"broker0", "broker1", "broker2"}
+    assert {one.node_id for one in node.founding.told} == set(node.peers.known)
 
 
 async def test_brokers_join_one_that_stood_alone(flock: Flock) -> None:
@@ -349,7 +401,10 @@ async def test_a_broker_of_another_cluster_at_a_known_address_gets_nothing(
 async def remove_the_fourth(flock: Flock) -> str:
     """Its node id; back when all the others know that it is gone."""
     removed = next(one for one in flock.servers[0].node.engine.cluster.brokers.values() if one.name == "broker3")
-    await flock.servers[0].node.propose_cluster(encode_remove_broker(removed.node_id, 1))
+    first = flock.servers[0].node
+    await first.propose_cluster(encode_drain_broker(removed.node_id, 1))  # it votes over the metadata
+    await first.until(lambda: first.engine.cluster.is_drained(removed.node_id), 20_000)
+    await first.propose_cluster(encode_remove_broker(removed.node_id, 1))
     async with asyncio.timeout(SECONDS):
         for number in range(3):
             cluster = flock.servers[number].node.engine.cluster

@@ -267,8 +267,14 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Whether every set that belongs here is here and has a leader that is known."""
+        """Whether every set that belongs here is here and has a leader that is known.
+
+        After a disk was replaced that takes until its replicas vote again: who waits for this before replacing the
+        next disk never has two copies missing at a time.
+        """
         if not self.serving or self.steward is None or not self.steward.settled:
+            return False
+        if not self._was_ready and not self.engine.cluster.is_restored(self.node_id):
             return False
         for replica in self.engine.replicas.values():
             leader = replica.node.leader_id

@@ -44,14 +44,14 @@ class BrokerSettings:
     seeds: tuple[
         str, ...
     ] = ()  # the founders' native addresses, this broker's among them, in the same order everywhere
-    join: str = ""  # any broker of a running cluster
+    join: str = ""  # any broker of a running cluster, or several: HOST:PORT,HOST:PORT
     advertise: str = ""  # where others reach the native door; empty: where it listens
     hand_over_ms: int = 2_000  # for others to take over leadership before this broker stops
     snapshot_bytes_per_second: int = 64 * limits.MIB
     allow_origins: tuple[str, ...] = ()  # web pages that may use REST beside the broker's own, SCHEME://HOST:PORT
 
     def __post_init__(self) -> None:
-        for what in ("http", "grpc", "native", "join", "advertise"):
+        for what in ("http", "grpc", "native", "advertise"):
             parse_address(getattr(self, what), what)
         self._check_cluster()
         if not self.data:
@@ -75,8 +75,16 @@ class BrokerSettings:
         for seed in self.seeds:
             if parse_address(seed, "seeds") is None:
                 raise ValidationError("seeds holds an empty address: give HOST:PORT,HOST:PORT,...", field="seeds")
+        for entrance in self.entrances:
+            if parse_address(entrance, "join") is None:
+                raise ValidationError("join holds an empty address: give HOST:PORT,HOST:PORT,...", field="join")
         if (self.seeds or self.join) and not self.native:
             raise ValidationError("a broker of a cluster needs its native door: others reach it there", field="native")
+
+    @property
+    def entrances(self) -> tuple[str, ...]:
+        """Where to ask a running cluster for entry."""
+        return tuple(part.strip() for part in self.join.split(",")) if self.join.strip() else ()
 
     def reserve_bytes(self, disk_bytes: int) -> int:
         """How much of a disk of this size must stay free."""

@@ -135,11 +135,13 @@ class DevFolder:
 
     def command(self, place: Place) -> list[str]:
         words = ["--data", str(place.data), "--name", place.name, "--native", place.native, "--http", place.http]
-        if place.number <= self.founders:
-            seeds = [Place(number, self.path, self.port).native for number in range(1, self.founders + 1)]
-            words += ["--seeds", ",".join(seeds)] if self.founders > 1 else []
-        else:
-            words += ["--join", next(other.native for other in self.places if other.number != place.number)]
+        others = [other for other in self.places if other.number != place.number]
+        founders = [Place(number, self.path, self.port) for number in range(1, self.founders + 1)]
+        is_replaced = not place.belongs and any(other.belongs for other in others)
+        if place.number > self.founders or (is_replaced and not any(one in others for one in founders)):
+            words += ["--join", ",".join(other.native for other in [one for one in others if one.belongs] or others)]
+        elif self.founders > 1:
+            words += ["--seeds", ",".join(one.native for one in founders)]
         return [sys.executable, "-m", "lanner.cli", "up", "--json", *words]
 
     def environment(self) -> dict[str, str]:

@@ -72,9 +72,9 @@ async def run(screen: Screen, servers: str, wish: Wish) -> None:
 
 
 def entrance(known: ClusterDescription, servers: str) -> str:
-    """Where to ask for entry: a broker that is alive, at the address by which brokers know it."""
+    """Where to ask for entry: the brokers that are alive, at the addresses by which brokers know them."""
     alive = [broker.addresses["native"] for broker in known.brokers if broker.alive and "native" in broker.addresses]
-    return alive[0] if alive else servers.split(",")[0].strip()
+    return ",".join(alive) or servers
 
 
 def _start(wish: Wish, join: str) -> subprocess.Popen[bytes]:

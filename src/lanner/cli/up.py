@@ -45,7 +45,11 @@ Seeds = Annotated[
     ),
 ]
 Join = Annotated[
-    str, typer.Option(envvar="LANNER_JOIN", help="Enter a running cluster: the native HOST:PORT of any broker.")
+    str,
+    typer.Option(
+        envvar="LANNER_JOIN",
+        help="Enter a running cluster: native HOST:PORT of any broker, or several, comma separated.",
+    ),
 ]
 Advertise = Annotated[
     str, typer.Option(envvar="LANNER_ADVERTISE", help="HOST:PORT where others reach the native door; empty: as bound.")

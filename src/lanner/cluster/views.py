@@ -7,9 +7,9 @@ where a table shows it, it comes in from outside.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from lanner.cluster.planning import is_drained
+from lanner.cluster.planning import is_drained, last_incarnation
 from lanner.cluster.state import State
 from lanner.cluster.values import (
     METADATA_SET,
@@ -23,6 +23,8 @@ from lanner.cluster.values import (
     Replica,
     ReplicaSet,
 )
+
+_RESTORING: Final = (PlanKind.JOIN, PlanKind.METADATA, PlanKind.REBUILD, PlanKind.REMOVE)
 
 
 class Step(NamedTuple):
@@ -190,6 +192,19 @@ class Views:
     def is_drained(self, node_id: str) -> bool:
         """Whether a broker holds nothing but its copy of the metadata, so that it can be removed."""
         return METADATA_SET in self._state.sets and is_drained(self._state, node_id)
+
+    def is_restored(self, node_id: str) -> bool:
+        """Whether a broker that came, or came back with an empty disk, has all that it is to get for that.
+
+        As long as it has not, the loss of another disk may be one too many: dead voters still count against it.
+        """
+        state = self._state
+        for plan in state.plans.values():
+            if plan.state is PlanState.RUNNING and plan.kind in _RESTORING:
+                broker = state.brokers.get(plan.node_id)
+                if broker is not None and last_incarnation(state, broker).node_id == node_id:
+                    return False
+        return True
 
     # ------------------------------------------------------------------ for the operators
 

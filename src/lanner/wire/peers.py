@@ -37,6 +37,9 @@ class PeerInfoReply(Control):
     founders: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # recorded
     replica_id: Number = 0  # of the metadata's set, for whoever asked to join; 0: not given yet, ask again
     seeds: Annotated[list[Address], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # as it was told
+    brokers: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(
+        default_factory=list
+    )  # that the cluster has now, for whoever asked to join; none from 0.1.0
 
 
 class Propose(Control):

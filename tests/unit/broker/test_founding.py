@@ -233,5 +233,36 @@ async def test_a_refused_newcomer_says_why_and_goes_on_asking(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         async with asyncio.timeout(5):
             assert await Search(D, ask, "fresh").join(["a:1"]) == Founding("x", (A,), 2, joined=True)
-    assert "could not join at a:1: the name is taken" in caplog.text
-    assert "has no place for this one yet" in caplog.text
+    assert "not in the cluster yet; asking again: a:1: the name is taken" in caplog.text
+    assert "does not belong to a cluster itself" in caplog.text
+
+
+async def test_a_newcomer_is_told_who_is_there_now_and_records_it() -> None:
+    present = [founder_of(one) for one in (C, D)]
+    reply = PeerInfoReply(founder_of(C), "x", [founder_of(A), founder_of(B)], 5, brokers=present)
+    ask, _ = answering({"c:1": reply})
+    async with asyncio.timeout(5):
+        founding = await Search(D, ask, "fresh").join(["c:1"])
+    assert founding == Founding("x", (A, B), 5, joined=True, brokers=(C,))
+    assert founding.told == (C,)
+    assert founding.seat == Seat(5, frozenset({1, 2})), "the log began with the founders"
+    assert decode_record(encode_record(founding), D.node_id) == founding
+
+
+def test_a_record_of_the_last_release_names_the_founders_only() -> None:
+    old = Founding("x", (A, B), 5, joined=True, name="d")
+    document = msgspec.json.decode(encode_record(old))
+    del document["brokers"]
+    found = decode_record(msgspec.json.encode(document), D.node_id)
+    assert found == old
+    assert found.told == (A, B)
+
+
+async def test_a_newcomer_asks_past_the_dead_and_says_whom_it_asked(caplog: pytest.LogCaptureFixture) -> None:
+    waiting = PeerInfoReply(founder_of(B), "x", [founder_of(A)], 0, brokers=[founder_of(B), founder_of(C)])
+    given = PeerInfoReply(founder_of(C), "x", [founder_of(A)], 4)
+    ask, asked = answering({"b:1": waiting, "c:1": given})
+    async with asyncio.timeout(5):
+        assert await Search(D, ask, "fresh").join(["a:1", "d:1", "b:1"]) == Founding("x", (A,), 4, joined=True)
+    assert [address for address, _ in asked] == ["a:1", "b:1", "a:1", "b:1", "c:1"], "never itself; those named as well"
+    assert "asking again: a:1: nobody there; b:1: the cluster has no place for this broker yet" in caplog.text

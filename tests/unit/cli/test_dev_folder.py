@@ -80,7 +80,7 @@ def test_more_brokers_than_before_join_the_others(tmp_path):
     grown = open_folder(tmp_path, 5, None)
     assert [place.name for place in grown.newcomers] == ["node-4", "node-5"]
     fourth = grown.command(grown.places[3])
-    assert (flag(fourth, "--join"), flag(fourth, "--seeds")) == ("127.0.0.1:9010", None)
+    assert (flag(fourth, "--join"), flag(fourth, "--seeds")) == ("127.0.0.1:9010,127.0.0.1:9020,127.0.0.1:9030", None)
     grown.places[3].data.mkdir()
     assert [place.name for place in open_folder(tmp_path, None, None).newcomers] == ["node-4", "node-5"]
     (grown.places[3].data / "founding.json").touch()
@@ -101,7 +101,19 @@ def test_a_broker_that_was_removed_is_not_started_again_and_its_name_not_given_a
     assert names(again) == ["node-2", "node-3"]
     grown = open_folder(tmp_path, 3, None)
     assert names(grown) == ["node-2", "node-3", "node-4"]
-    assert flag(grown.command(grown.places[2]), "--join") == "127.0.0.1:9020"
+    assert flag(grown.command(grown.places[2]), "--join") == "127.0.0.1:9020,127.0.0.1:9030"
+
+
+def test_a_founder_with_a_new_disk_joins_those_that_are_left_when_no_founder_is(tmp_path):
+    found(open_folder(tmp_path, 2, 9000))
+    grown = open_folder(tmp_path, 3, None)
+    founder, other, third = grown.places
+    (third.data).mkdir()
+    (third.data / "founding.json").touch()
+    (founder.data / "founding.json").unlink()
+    assert flag(grown.command(founder), "--seeds") == "127.0.0.1:9010,127.0.0.1:9020"
+    grown.forget(other)
+    assert flag(grown.command(founder), "--join") == "127.0.0.1:9030"
 
 
 def test_there_is_room_for_nine_brokers(tmp_path):

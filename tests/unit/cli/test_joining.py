@@ -48,7 +48,7 @@ def test_a_broker_that_is_alive_is_asked_for_entry():
         ],
     )
     assert entrance(found, "10.0.0.1:7400") == "10.0.0.3:7400"
-    assert entrance(known("node-1"), "10.0.0.1:7400, 10.0.0.2:7400") == "10.0.0.1:7400"
+    assert entrance(known("node-1"), "10.0.0.1:7400, 10.0.0.2:7400") == "10.0.0.1:7400, 10.0.0.2:7400"
 
 
 def test_a_broker_that_has_a_name_already_keeps_it(tmp_path):

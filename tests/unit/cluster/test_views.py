@@ -134,3 +134,17 @@ def test_a_lone_broker_knows_its_deleted_topics_too() -> None:
     assert not world.machine.is_gone(kept.set_ids[0], 1)
     assert world.machine.is_gone(deleted.set_ids[0], 1)
     assert not world.machine.is_gone(METADATA_SET, 1)
+
+
+def test_a_broker_with_a_new_disk_is_restored_when_all_its_replicas_vote_again() -> None:
+    world = World("a", "b", "c")
+    topic = world.create("orders", partitions=2)
+    assert world.machine.is_restored("node-c")
+    world.apply(encode_register_broker(registration("c", "reborn"), 3))
+    while world.machine.next_steps():
+        assert not world.machine.is_restored("reborn")
+        assert world.machine.is_restored("node-a"), "it lost nothing"
+        world.advance()
+    assert world.machine.is_restored("reborn")
+    for set_id in [METADATA_SET, *topic.set_ids]:
+        assert {voter.node_id for voter in world.machine.sets[set_id].voters} == {"node-a", "node-b", "reborn"}

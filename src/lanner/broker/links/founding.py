@@ -7,6 +7,7 @@ The danger is two clusters that take themselves for one, or a disk that lost its
 - *Nobody founds what exists.* Whoever meets a recorded list with itself in it takes that one; whoever is not in it (its
   disk is new) joins instead, and gets a replica id of its own that never voted before.
 - *The record decides.* Once it is there, seeds and addresses to join are not looked at again.
+- *A newcomer is told who is there now.* The founders may all be gone; their list only says with whom the log began.
 
 `judge` is the whole decision, without I/O. `Search` asks the others until it comes to one.
 """
@@ -23,7 +24,13 @@ import msgspec
 from lanner.broker.links.notices import Notices
 from lanner.broker.replicas.engine import Seat
 from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import ConflictError, DataDirectoryRefused, LannerError, ValidationError
+from lanner.errors import (
+    ConflictError,
+    DataDirectoryRefused,
+    LannerError,
+    ServiceUnavailable,
+    ValidationError,
+)
 from lanner.wire import peers as wire
 
 log = logging.getLogger("lanner.broker")
@@ -46,11 +53,17 @@ class Founding(msgspec.Struct, frozen=True):
     joined: bool = False
     name: str = ""  # of this broker: it keeps it for as long as this record lives
     format: int = FORMAT
+    brokers: tuple[Registration, ...] = ()  # those that the cluster had when this one joined; 0.1.0 did not record them
 
     @property
     def seat(self) -> Seat:
         voters = min(len(self.founders), METADATA_VOTERS_MAX)
         return Seat(self.replica_id, frozenset(range(1, voters + 1)))
+
+    @property
+    def told(self) -> tuple[Registration, ...]:
+        """Whom this broker may expect to meet before the metadata says who is there."""
+        return self.brokers or self.founders
 
     @property
     def nodes(self) -> dict[int, str]:
@@ -75,6 +88,7 @@ def decode_record(data: bytes, node_id: str) -> Founding:
             )
         found = msgspec.json.decode(data, type=Founding)
         encode_found_cluster(found.cluster_id, found.founders, 0)
+        encode_found_cluster(found.cluster_id, found.told, 0)
         if found.nodes.get(found.replica_id, node_id) != node_id or found.replica_id < 1:
             raise ValueError(f"it gives replica {found.replica_id} to another broker")
     except (msgspec.MsgspecError, ValueError, ValidationError) as error:
@@ -207,32 +221,43 @@ class Search:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     async def join(self, addresses: Sequence[str]) -> Founding:
-        """Have a running cluster take this broker in."""
+        """Have a running cluster take this broker in; whoever answers may name others, who are asked as well."""
+        asked = [address for address in dict.fromkeys(addresses) if address != self._own_address]
         while True:
-            for address in dict.fromkeys(addresses):
-                founding = await self._join_at(address)
-                if founding is not None:
-                    return founding
-                await asyncio.sleep(_ASK_AGAIN_SECONDS)
+            problems: list[str] = []
+            named: list[str] = []
+            level = logging.WARNING
+            for address in asked:
+                try:
+                    reply = await self._ask(address, wire.PeerInfo(founder_of(self._own), join=True))
+                    return self._taken_in(reply)
+                except LannerError as error:
+                    problems.append(f"{address}: {error.message}")
+                    named += error.details.get("brokers", ())
+                    level = logging.ERROR if isinstance(error, ConflictError) else level
+            self._notices.say("join", f"not in the cluster yet; asking again: {'; '.join(problems)}", level)
+            asked = [one for one in dict.fromkeys([*addresses, *named]) if one != self._own_address]
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
-    async def _join_at(self, address: str) -> Founding | None:
-        try:
-            reply = await self._ask(address, wire.PeerInfo(founder_of(self._own), join=True))
-        except LannerError as error:
-            level = logging.ERROR if isinstance(error, ConflictError) else logging.WARNING
-            self._notices.say(address, f"could not join at {address}: {error.message}", level)
-            return None
-        if not reply.cluster_id or not reply.replica_id:
-            self._notices.say(address, f"the broker at {address} has no place for this one yet")
-            return None
+    def _taken_in(self, reply: wire.PeerInfoReply) -> Founding:
+        """The place that the answer gives to this broker; an error says why there is none yet."""
+        present = tuple(registration_of(one) for one in reply.brokers if one.node_id != self._own.node_id)
+        named = [one.addresses["native"] for one in present if "native" in one.addresses]
+        if not reply.cluster_id:
+            raise ServiceUnavailable("the broker there does not belong to a cluster itself")
         founders = tuple(registration_of(founder) for founder in reply.founders)
-        if not _is_sound(reply.cluster_id, founders):
-            self._notices.say(address, f"the broker at {address} shows a cluster that makes no sense", logging.ERROR)
-            return None
-        return Founding(reply.cluster_id, founders, reply.replica_id, joined=True)
+        if not _is_sound(reply.cluster_id, founders) or (present and not _is_sound(reply.cluster_id, present)):
+            raise ServiceUnavailable("the broker there shows a cluster that makes no sense: check what listens there")
+        if not reply.replica_id:
+            raise ServiceUnavailable("the cluster has no place for this broker yet", brokers=named)
+        return Founding(reply.cluster_id, founders, reply.replica_id, joined=True, brokers=present)
+
+    @property
+    def _own_address(self) -> str:
+        return self._own.addresses.get("native", "")
 
     async def _info(self, address: str, seeds: Sequence[str]) -> wire.PeerInfoReply | None:
-        if address == self._own.addresses.get("native"):  # perhaps only others can dial it
+        if address == self._own_address:  # perhaps only others can dial it
             return wire.PeerInfoReply(founder_of(self._own), seeds=list(seeds))
         try:
             return await self._ask(address, wire.PeerInfo(founder_of(self._own)))

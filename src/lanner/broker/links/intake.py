@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from lanner.broker.links.acquaintances import present
 from lanner.broker.links.founding import founder_of, registration_of
 from lanner.broker.links.notices import Notices
 from lanner.broker.replicas import snapshots
@@ -81,11 +82,14 @@ class Intake:
             )
             raise ConflictError(f"broker {peer.node_id} is here: you run on a copy of its data directory, stop one")
         self._refuse_removed(peer.node_id)
+        self._meet(peer)
+
+    def _meet(self, peer: PeerHello) -> None:
         try:
             address = parse_address(peer.address, "address")
         except ValidationError:
             address = None
-        node.met(peer, address)
+        self._node.met(peer, address)
 
     def _refuse_removed(self, node_id: str) -> None:
         known = self._node.engine.cluster.brokers.get(node_id) if self._node.serving else None
@@ -99,7 +103,9 @@ class Intake:
     def take(self, peer: PeerHello, request: Request) -> None:
         """A frame that is not answered. Whatever it raises ends the connection."""
         if self._node.steward is None or peer.cluster_id != self._node.cluster_id:
-            return  # one of the two does not belong to the cluster yet, and will connect again when it does
+            return  # one of the two does not belong to the cluster yet
+        if peer.node_id not in self._node.peers and self._node.place.meet(peer.node_id):
+            self._meet(peer)  # it connected when this broker did not belong to the cluster yet
         command = request.command
         if command is _RAFT:
             self._take_raft(peer.node_id, request.control, request.bulk)
@@ -156,9 +162,14 @@ class Intake:
         own, founding = founder_of(node.registration), node.founding
         if founding is None:
             return PeerInfoReply(own, seeds=list(node.settings.seeds))
-        replica_id = await self._register(asked) if asked.join and node.serving else 0
         founders = [founder_of(founder) for founder in founding.founders]
-        return PeerInfoReply(own, founding.cluster_id, founders, replica_id)
+        if not asked.join:
+            return PeerInfoReply(own, founding.cluster_id, founders)
+        if not node.serving:
+            raise ServiceUnavailable("the broker there does not know itself yet who leads the metadata")
+        replica_id = await self._register(asked)
+        brokers = [founder_of(one) for one in present(node.engine.cluster.brokers)]
+        return PeerInfoReply(own, founding.cluster_id, founders, replica_id, brokers=brokers)
 
     async def _register(self, asked: PeerInfo) -> int:
         """Have the cluster take the asker in; which replica of the metadata it will be, 0 while that is open."""

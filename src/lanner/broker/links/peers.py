@@ -246,6 +246,10 @@ class Peers:
     def known(self) -> list[str]:
         return list(self._peers)
 
+    def __contains__(self, node_id: str) -> bool:
+        """Whether there are lines to that broker."""
+        return node_id in self._peers
+
     def met(self, peer: PeerHello, address: Address | None) -> None:
         """That broker has connected: it is there, and says where it is reached."""
         found = self._peers.get(peer.node_id)

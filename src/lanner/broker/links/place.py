@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from lanner import features, limits
+from lanner import features
+from lanner.broker.links.acquaintances import Acquaintances
 from lanner.broker.links.founding import Founding, Search, decode_record, encode_record
 from lanner.broker.links.peers import Address
 from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_VOTER
 from lanner.broker.settings import join_address, parse_address
-from lanner.cluster import BrokerState, Registration, encode_register_broker
+from lanner.cluster import Registration, encode_register_broker
 from lanner.errors import (
     BrokerRemoved,
     ConflictError,
@@ -50,12 +51,16 @@ class Place:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._registration: Registration | None = None
-        self._met: dict[str, None] = {}  # brokers of this cluster that connected before the metadata named them
+        self._others = Acquaintances()
         self._caught_up = False
         self.founding: Founding | None = None
         recorded = node.directory.read_founding()
         if recorded is not None:
-            self.founding = decode_record(recorded, node.directory.node_id)
+            self._belong(decode_record(recorded, node.directory.node_id))
+
+    def _belong(self, founding: Founding) -> None:
+        self.founding = founding
+        self._others.told(founding.told)
 
     # ------------------------------------------------------------------ who this is
 
@@ -160,8 +165,9 @@ class Place:
                 await self._node.in_saver(lambda: self._node.directory.write_founding(encode_record(found)))
             except OSError as error:
                 raise StorageFailed(f"the cluster could not be recorded in the data directory: {error}") from error
-            self.founding = found
+            self._belong(found)
             log.info("broker %s belongs to cluster %s", self.name, found.cluster_id)
+            return found
         return self.founding
 
     async def _search(self) -> Founding:
@@ -179,7 +185,7 @@ class Place:
                 )
             return search.alone()
         if settings.join:
-            return await search.join([settings.join])
+            return await search.join(settings.entrances)
         return await search.among(settings.seeds) if settings.seeds else search.alone()
 
     async def _ask(self, address: str, control: PeerInfo) -> PeerInfoReply:
@@ -206,21 +212,15 @@ class Place:
 
     # ------------------------------------------------------------------ the others
 
-    def meet(self, node_id: str) -> None:
-        """That one says that it belongs here; until the metadata knows better it is believed."""
-        if len(self._met) < limits.BROKERS_MAX:
-            self._met[node_id] = None
+    def meet(self, node_id: str) -> bool:
+        """That one says that it belongs here; until the metadata knows better it is believed. Whether it is news."""
+        return self._others.meet(node_id)
 
     def brokers(self) -> list[str]:
         """The node ids of all that this broker should keep lines to."""
-        founding = self.founding
-        if founding is None or self._node.steward is None:
+        if self.founding is None or self._node.steward is None:
             return []
-        known = self._node.engine.cluster.brokers
-        if not known:
-            return [*(founder.node_id for founder in founding.founders), *self._met]
-        live = [one.node_id for one in known.values() if one.state is not BrokerState.REMOVED and not one.lost]
-        return [*live, *(one for one in self._met if one not in known)]
+        return self._others.brokers(self._node.engine.cluster.brokers)
 
     def addresses_of(self, node_id: str) -> list[Address]:
         """Where the metadata and the record say that a broker is."""
@@ -229,9 +229,7 @@ class Place:
             broker = self._node.engine.cluster.brokers.get(node_id)
             if broker is not None:
                 found.append(broker.addresses.get("native", ""))
-        if self.founding is not None:
-            found += [one.addresses.get("native", "") for one in self.founding.founders if one.node_id == node_id]
-        return _parsed_all(found)
+        return _parsed_all([*found, self._others.address_of(node_id)])
 
     @property
     def seeds(self) -> list[Address]:
