@@ -22,6 +22,7 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "pinned-dead-letter-removed": 0,
     "saved-point-ahead": 0,
     "live-segment-dropped": 0,
+    "row-checksum-ignored": 0,
     "delayed-delivered-early": 0,
     "attempt-not-counted": 0,
 }

@@ -23,6 +23,7 @@ from lanner.broker.links.founding import Founding
 from lanner.broker.links.intake import Intake
 from lanner.broker.links.peers import Address, Peers
 from lanner.broker.links.place import Place
+from lanner.broker.opening import Converting
 from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
@@ -95,7 +96,13 @@ class Node:
         files, table = self.directory.files, self.directory.table
         try:
             ledger = await self.in_saver(
-                lambda: Ledger.recover(files, table, random_bytes=os.urandom, segment_bytes=settings.segment_bytes)
+                lambda: Ledger.recover(
+                    files,
+                    table,
+                    random_bytes=os.urandom,
+                    segment_bytes=settings.segment_bytes,
+                    converting=Converting().tell,
+                )
             )
         except BaseException:
             self.directory.close()  # unlocked, for another attempt

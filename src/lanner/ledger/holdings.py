@@ -11,9 +11,10 @@ rules of what may go are here, too:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
+from lanner.errors import StorageDamaged
 from lanner.ledger.records import FileKind
 from lanner.ledger.rows import FileInfo, FileState, bytes_key, encode_bytes, encode_file, file_key
 
@@ -104,10 +105,28 @@ class Holdings:
     def share(self, set_id: int, generation: int, file_id: int) -> int:
         return self._live.get((set_id, generation), {}).get(file_id, 0)
 
-    def missing_files(self, present: Iterable[int]) -> list[int]:
-        """Files that sets hold bytes in, but that are not there."""
+    def match(self, present: Mapping[int, int], position_file: int) -> tuple[int, ...]:
+        """Take the sizes of the files that are there; those that nobody knows and replay will not need."""
         held = {file_id for shares in self._live.values() for file_id in shares}
-        return sorted(held - set(present))
+        missing = sorted(held - present.keys())
+        if missing:
+            raise StorageDamaged(
+                f"file {missing[0]} is missing, and replica sets have entries in it; restore the data directory from a "
+                "backup, or let this broker rejoin from its peers",
+                file=missing[0],
+            )
+        for info in list(self.files.values()):
+            if info.file_id not in present:
+                self.remove(info.file_id)
+            elif info.size != present[info.file_id]:
+                self.resize(info.file_id, present[info.file_id])
+        unknown = []
+        for file_id in sorted(present.keys() - self.files.keys()):
+            if file_id >= position_file:
+                self.add(FileInfo(file_id, FileKind.JOURNAL, FileState.OPEN, present[file_id]))
+            else:
+                unknown.append(file_id)
+        return tuple(unknown)
 
     # -------------------------------------------------------------- what may go
 

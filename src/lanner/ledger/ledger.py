@@ -31,6 +31,8 @@ from lanner.errors import StorageDamaged
 from lanner.ledger.books import Books
 from lanner.ledger.building import BuildItem
 from lanner.ledger.chunk import Part
+from lanner.ledger.conversion import ALL_SEALED, Progress, open_table
+from lanner.ledger.inspection import inspect
 from lanner.ledger.journal import Commit, CommitItem, Journal, Preparation, Segment
 from lanner.ledger.ports import Files, Table
 from lanner.ledger.records import (
@@ -47,6 +49,7 @@ from lanner.ledger.records import (
 from lanner.ledger.replay import Replayed, replay
 from lanner.ledger.rewriting import Rewrite
 from lanner.ledger.rows import (
+    FORMAT_KEY,
     JOURNAL_KEY,
     FileInfo,
     FileState,
@@ -108,9 +111,16 @@ class Ledger:
         random_bytes: Callable[[int], bytes],
         segment_bytes: int = limits.SEGMENT_BYTES,
         read_only: bool = False,
+        converting: Progress | None = None,
     ) -> Ledger:
-        """The ledger as the table has it, and every record of the journal since. The only method that does I/O."""
-        row = table.get(JOURNAL_KEY)
+        """The ledger as the table has it, and every record of the journal since. The only method that does I/O.
+
+        `converting` is told how far it is, where the table of an older release must be converted first.
+        """
+        rows = open_table(table, read_only=read_only, progress=converting)
+        for flaw in inspect(rows):
+            raise flaw.error
+        row = rows.get(JOURNAL_KEY)
         present = dict(files.list())
         if row is None:
             if present:
@@ -119,11 +129,11 @@ class Ledger:
                     "backup, or let this broker rejoin from its peers under an empty directory"
                 )
             if not read_only:
-                table.commit({JOURNAL_KEY: encode_journal(_FIRST)})
-        ledger = cls(table, random_bytes, segment_bytes, _FIRST if row is None else decode_journal(row))
+                rows.commit({JOURNAL_KEY: encode_journal(_FIRST), FORMAT_KEY: ALL_SEALED})
+        ledger = cls(rows, random_bytes, segment_bytes, _FIRST if row is None else decode_journal(row))
         ledger._books.load()
         deleted = ledger._delete_leftovers(files, present, read_only=read_only)
-        unknown = ledger._match_files(present)
+        unknown = ledger._holdings.match(present, file_of(ledger._journal.position))
         replayed = ledger._replay(files, present, read_only=read_only)
         ledger._books.discard_builds()
         ledger.recovery = Recovery(replayed.records, replayed.torn_bytes, len(present), deleted, unknown)
@@ -139,30 +149,6 @@ class Ledger:
                 self._holdings.remove(info.file_id)
                 deleted += present.pop(info.file_id, None) is not None
         return deleted
-
-    def _match_files(self, present: dict[int, int]) -> tuple[int, ...]:
-        """Compare the files with what the table says of them; the files that it does not know and replay will not."""
-        missing = self._holdings.missing_files(present)
-        if missing:
-            raise StorageDamaged(
-                f"file {missing[0]} is missing, and replica sets have entries in it; restore the data directory from a "
-                "backup, or let this broker rejoin from its peers",
-                file=missing[0],
-            )
-        for info in list(self._holdings.files.values()):
-            if info.file_id not in present:
-                self._holdings.remove(info.file_id)
-            elif info.size != present[info.file_id]:
-                self._holdings.resize(info.file_id, present[info.file_id])
-        unknown = []
-        for file_id, size in present.items():
-            if file_id in self._holdings.files:
-                continue
-            if file_id >= file_of(self._journal.position):
-                self._holdings.add(FileInfo(file_id, FileKind.JOURNAL, FileState.OPEN, size))
-            else:
-                unknown.append(file_id)
-        return tuple(unknown)
 
     def _replay(self, files: Files, present: dict[int, int], *, read_only: bool) -> Replayed:
         """Replay the journal, and stand at its end, with the segments behind it to go on in."""

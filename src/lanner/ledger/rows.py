@@ -8,8 +8,10 @@
     s/set/gen/key        → a row of the set's machine
     n/set/gen            → a generation that is being built: as m, its last index being what has arrived
     x/set/gen            → the set is gone; its rows are being taken away
+    v                    → that all rows are sealed, or how far (see conversion)
 
-Keys are big-endian, so that ranges scan in order. Every row opens with a version.
+Keys are big-endian, so that ranges scan in order. Every row opens with a version, and ends with a checksum over key
+and value (see seals).
 """
 
 from __future__ import annotations
@@ -34,6 +36,10 @@ _GENERATION_KEY: Final = Struct(">cQI")
 _NUMBER_KEY: Final = Struct(">cQIQ")
 
 JOURNAL_KEY: Final = b"j"
+FORMAT_KEY: Final = b"v"
+JOURNAL_ROW_BYTES: Final = _JOURNAL.size
+OWNER_BYTES: Final = _GENERATION_KEY.size  # so much of a key says which set and generation a row belongs to
+_KINDS_OF_SETS: Final = frozenset(b"mebsnx")
 
 
 class FileState(IntEnum):
@@ -126,6 +132,20 @@ def numbers_in_key(key: bytes) -> tuple[int, ...]:
     if layout is None:
         raise _damaged(key)
     return layout.unpack(key)[1:]
+
+
+def set_of_key(key: bytes) -> int | None:
+    """The replica set that a row belongs to; None: to the table itself."""
+    if len(key) < _SET_KEY.size or key[0] not in _KINDS_OF_SETS:
+        return None
+    return int(_SET_KEY.unpack_from(key)[1])
+
+
+def generation_of_key(key: bytes) -> int | None:
+    """The generation that a row of a set belongs to; None: to the set itself."""
+    if key[:1] == b"m" or len(key) < _GENERATION_KEY.size:
+        return None
+    return int(_GENERATION_KEY.unpack_from(key)[2])
 
 
 def encode_journal(row: JournalRow) -> bytes:

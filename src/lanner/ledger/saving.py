@@ -15,6 +15,7 @@ from typing import Final
 from lanner.ledger.chunk import Chunk
 from lanner.ledger.ports import Table
 from lanner.ledger.rows import SetState, encode_set, machine_prefix, set_key
+from lanner.ledger.seals import SealedRows
 
 CHUNKS_PER_STEP: Final = 64
 
@@ -37,11 +38,11 @@ class Save:
     _sorted: dict[bytes, list[bytes]] = field(default_factory=dict)
 
     @property
-    def puts(self) -> dict[bytes, bytes | None]:
-        """All of it; whatever is not encoded yet is encoded now."""
+    def puts(self) -> Mapping[bytes, bytes | None]:
+        """All of it, to be sealed on its way; whatever is not encoded yet is encoded now."""
         while self.encode_some():
             pass
-        return self.taken
+        return SealedRows(self.taken)
 
     def encode_some(self, count: int = CHUNKS_PER_STEP) -> bool:
         """A bounded part of what is left to encode, in this turn or in a later one; False: nothing is left."""

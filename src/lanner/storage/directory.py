@@ -20,12 +20,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lanner.errors import DataDirectoryRefused
 from lanner.storage.disk import DiskFiles, LmdbTable
 
-DIRECTORY_FORMAT: Final = 1
+DIRECTORY_FORMAT: Final = 2  # 1: rows of the table without checksums (0.1)
 IDENTITY_BYTES_MAX: Final = 4_096
 FOUNDING_BYTES_MAX: Final = 1 << 20
 
@@ -83,6 +83,8 @@ def open_directory(path: Path | str, *, cluster_id: str | None = None, node_id: 
         if identity is None:
             identity = _make_identity(folder, cluster_id, node_id)
         _check_ids(folder, identity, cluster_id, node_id)
+        if identity["format"] != DIRECTORY_FORMAT:  # from here on an older release must not open it
+            _write_identity(folder, identity)
         files, table = DiskFiles(folder / "journal"), LmdbTable(folder / "table")
         for part in (folder / "table", folder):  # LMDB syncs its file, not the file's name
             _sync_folder(part)
@@ -109,7 +111,7 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
-def _read_identity(folder: Path) -> dict[str, str] | None:
+def _read_identity(folder: Path) -> dict[str, Any] | None:
     try:
         with open(folder / _IDENTITY, "rb") as file:
             data = file.read(IDENTITY_BYTES_MAX)
@@ -138,20 +140,24 @@ def _read_identity(folder: Path) -> dict[str, str] | None:
             f"{folder} was written by a newer version of Lanner (format {found['format']}; this version knows "
             f"{DIRECTORY_FORMAT}); start it with that version"
         )
-    return {"cluster_id": found["cluster_id"], "node_id": found["node_id"]}
+    return {name: found[name] for name in ("format", "cluster_id", "node_id")}
 
 
-def _make_identity(folder: Path, cluster_id: str | None, node_id: str | None) -> dict[str, str]:
-    """Write the identity so that a crash leaves all of it or nothing."""
+def _make_identity(folder: Path, cluster_id: str | None, node_id: str | None) -> dict[str, Any]:
     identity = {"cluster_id": cluster_id or secrets.token_hex(16), "node_id": node_id or secrets.token_hex(16)}
     for name, value in identity.items():
         if not _ID.match(value):
             raise DataDirectoryRefused(f"{name} {value[:80]!r} is not valid: it must be 32 lower-case hex digits")
-    text = json.dumps({"format": DIRECTORY_FORMAT, **identity}, indent=2) + "\n"
-    _write_whole(folder, _IDENTITY, text.encode("ascii"))
+    _write_identity(folder, identity)
     with suppress(PermissionError):  # somebody else's folder is theirs to sync
         _sync_folder(folder.parent)
-    return identity
+    return {**identity, "format": DIRECTORY_FORMAT}
+
+
+def _write_identity(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Write it so that a crash leaves all of it, or what was there before."""
+    text = json.dumps({**identity, "format": DIRECTORY_FORMAT}, indent=2) + "\n"
+    _write_whole(folder, _IDENTITY, text.encode("ascii"))
 
 
 def _write_whole(folder: Path, name: str, data: bytes) -> None:
@@ -173,7 +179,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _check_ids(folder: Path, identity: Mapping[str, str], cluster_id: str | None, node_id: str | None) -> None:
+def _check_ids(folder: Path, identity: Mapping[str, Any], cluster_id: str | None, node_id: str | None) -> None:
     for name, wanted in (("cluster_id", cluster_id), ("node_id", node_id)):
         if wanted is not None and identity[name] != wanted:
             what = name.removesuffix("_id")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import lmdb
 
-from lanner.errors import StorageFailed, StorageFull
+from lanner.errors import StorageDamaged, StorageFailed, StorageFull
 from lanner.ledger.ports import FileMissing
 
 OPEN_FILES_MAX: Final = 128
@@ -239,8 +239,11 @@ class LmdbTable:
 
     def get(self, key: bytes) -> bytes | None:
         self._refuse_after_failure()
-        with self._environment.begin(buffers=False) as transaction:
-            return transaction.get(key)
+        try:
+            with self._environment.begin(buffers=False) as transaction:
+                return transaction.get(key)
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Rows in order; each thousand come from one moment, and no transaction stays open between them."""
@@ -254,13 +257,16 @@ class LmdbTable:
     def _rows(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
         self._refuse_after_failure()
         rows: list[tuple[bytes, bytes]] = []
-        with self._environment.begin(buffers=False) as transaction, transaction.cursor() as cursor:
-            if not cursor.set_range(start):
-                return rows
-            for key, value in cursor.iternext(keys=True, values=True):
-                if key >= stop or len(rows) == SCAN_ROWS:
-                    break
-                rows.append((key, value))
+        try:
+            with self._environment.begin(buffers=False) as transaction, transaction.cursor() as cursor:
+                if not cursor.set_range(start):
+                    return rows
+                for key, value in cursor.iternext(keys=True, values=True):
+                    if key >= stop or len(rows) == SCAN_ROWS:
+                        break
+                    rows.append((key, value))
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
         return rows
 
     def commit(self, puts: Mapping[bytes, bytes | None]) -> None:
@@ -288,6 +294,12 @@ class LmdbTable:
             "Check the disk, then start the broker again"
         )
         return StorageFailed(self._failure)
+
+    def _unreadable(self, error: lmdb.Error) -> StorageDamaged:
+        return StorageDamaged(
+            f"the table in {self._directory} cannot be read: {error}; restore the data directory from a backup, or let "
+            "this broker rejoin from its peers"
+        )
 
     def _is_full(self, size: int) -> bool:
         """LMDB calls a write that the disk cut short for lack of room an input/output error. The next commit starts

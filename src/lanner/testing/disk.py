@@ -157,6 +157,23 @@ class SimDisk:
             if offset < content.size:
                 content.write(offset, bytes([content.read(offset, 1)[0] ^ (1 << bit)]))
 
+    def row_keys(self) -> list[bytes]:
+        """The keys of the rows that are durable, in order."""
+        return sorted(self._rows)
+
+    def flip_row_bit(self, key: bytes, bit: int) -> bytes:
+        """Damage one bit of a row, counted through its key and then its stored value; the key that it has now."""
+        row = bytearray(key + self._rows.pop(key))
+        row[bit >> 3] ^= 1 << (bit & 7)
+        flipped = bytes(row[: len(key)])
+        self._rows[flipped] = bytes(row[len(key) :])
+        self._keys = None
+        return flipped
+
+    def row_bits(self, key: bytes) -> int:
+        """How many bits a row has, key and stored value together."""
+        return 8 * (len(key) + len(self._rows[key]))
+
     def snapshot(self) -> SimDisk:
         """Another disk with the same durable bytes, rows and names; nothing is pending on it."""
         other = SimDisk(capacity_bytes=self.capacity_bytes)

@@ -28,6 +28,7 @@ from lanner.errors import LannerError, StorageFull
 from lanner.ledger import Commit, FileMissing, Ledger, journal, perform_preparation, read_entry
 from lanner.ledger.records import position_at
 from lanner.ledger.rows import JOURNAL_KEY, decode_journal
+from lanner.ledger.seals import SealedTable
 from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Partition
 from lanner.partition.records import DECISION_KIND, decode_decision
 from lanner.raft import Entry, EntryKind
@@ -346,7 +347,7 @@ class SimBroker:
 
     def proven_records(self) -> list[tuple[int, int, int]]:
         """Durable records that a restart must replay, and whose loss a later record would betray."""
-        row = self.disk.table.get(JOURNAL_KEY)
+        row = SealedTable(self.disk.table).get(JOURNAL_KEY)
         saved = 0 if row is None else decode_journal(row).position
         return [record for record in self.commits[:-1] if position_at(record[0], record[1]) >= saved]
 

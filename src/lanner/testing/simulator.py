@@ -20,6 +20,7 @@ from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_create_topic, encode_raise_feature_level
 from lanner.errors import StorageDamaged, StorageFailed
 from lanner.ledger import Ledger
+from lanner.ledger.rows import set_of_key
 from lanner.model import Retention, TopicSettings
 from lanner.testing.checkers import judge
 from lanner.testing.clock import SimClock
@@ -34,7 +35,7 @@ _DRAIN_ROUNDS_MAX: Final = 1_000
 _DRAIN_ROUND_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 
-TOTALS: Final = ("crashes", "torn_tails", "expiries", "retries", "dead", "trims", "rewritten_segments")
+TOTALS: Final = ("crashes", "torn_tails", "expiries", "retries", "dead", "trims", "rewritten_segments", "row_refusals")
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ class Simulation:
         for name in ("published", "handed", "unknown", "duplicates"):
             totals[name] = self.traffic.counts[name]
         totals["refusals"] = counts["refusals"]
+        totals["row_refusals"] = counts["row_refusals"]
         return totals
 
     # ------------------------------------------------------------------ the run
@@ -248,6 +250,7 @@ class Simulation:
             else:
                 broker.kill()
             self._check_refusal(broker.proven_records())
+            self._check_row_refusal()
             if self.rng.random() < 0.1:
                 broker.disk.crash_in(self.rng.randint(1, 60))
             try:
@@ -278,6 +281,21 @@ class Simulation:
             self.broker.counts["refusals"] += 1
         else:
             raise Broken("damage accepted", CLUSTER_SET, f"a bit of the record at {file_id}:{offset} was flipped")
+
+    def _check_row_refusal(self) -> None:
+        """One flipped bit of any row, in its key or its value, must be found: tried on a copy."""
+        rng = self.rng
+        keys = self.broker.disk.row_keys()
+        if not keys or rng.random() > 0.3:
+            return
+        copy, key = self.broker.disk.snapshot(), rng.choice(keys)
+        copy.flip_row_bit(key, rng.randrange(copy.row_bits(key)))
+        try:
+            Ledger.recover(copy.files, copy.table, random_bytes=rng.randbytes)
+        except StorageDamaged:
+            self.broker.counts["row_refusals"] += 1
+        else:
+            raise Broken("damage accepted", set_of_key(key) or CLUSTER_SET, f"a bit of the row {key.hex()} was flipped")
 
     # ------------------------------------------------------------------ the end
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from lanner.errors import StorageDamaged
 from lanner.ledger import FileInfo, FileState
 from lanner.ledger.holdings import Holdings
 from lanner.ledger.records import FileKind
@@ -113,8 +114,10 @@ def test_small_kept_files_are_merged_once_they_are_many() -> None:
 
 def test_a_missing_file_is_one_that_a_set_holds_bytes_in() -> None:
     made = holdings((1, FileKind.JOURNAL, 1_000, 0), (2, FileKind.KEPT, 1_000, 5))
-    assert made.missing_files([]) == [2]
-    assert made.missing_files([2]) == []
+    with pytest.raises(StorageDamaged) as caught:
+        made.match({}, 1)
+    assert caught.value.details["file"] == 2
+    assert made.match({2: 1_000}, 3) == ()
 
 
 def test_loading_counts_what_the_shares_say() -> None:

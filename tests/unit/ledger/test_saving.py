@@ -5,6 +5,7 @@ import pytest
 from lanner.ledger import Save, SetState
 from lanner.ledger.rows import decode_set, machine_prefix, set_key
 from lanner.ledger.saving import Rows
+from lanner.ledger.seals import seal, unseal
 from lanner.storage import MemoryTable
 
 PREFIX = machine_prefix(1, 1)
@@ -17,11 +18,11 @@ def save_of(state: SetState) -> Save:
 def test_a_save_writes_the_machines_rows_under_the_sets_prefix_and_the_index_it_stands_at() -> None:
     save = save_of(SetState(1, 1, saved_index=2, last_index=9))
     save.add_set(1, 5, {b"a": b"1", b"b": None})
-    assert save.puts[PREFIX + b"a"] == b"1"
+    assert save.puts[PREFIX + b"a"] == seal(PREFIX + b"a", b"1")
     assert save.puts[PREFIX + b"b"] is None
     row = save.puts[set_key(1)]
     assert row is not None
-    assert decode_set(set_key(1), row).saved_index == 5
+    assert decode_set(set_key(1), unseal(set_key(1), row)).saved_index == 5
 
 
 @pytest.mark.parametrize("index", [1, 10])

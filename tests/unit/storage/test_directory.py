@@ -69,8 +69,18 @@ def test_an_identity_must_be_hexadecimal(tmp_path: Path) -> None:
         open_directory(tmp_path, node_id="../../etc")
 
 
+def test_a_directory_of_an_older_version_is_marked_so_that_that_version_refuses_it_from_now_on(tmp_path: Path) -> None:
+    identity = {"format": 1, "cluster_id": CLUSTER, "node_id": NODE}
+    (tmp_path / "identity.json").write_text(json.dumps(identity))
+    opened = open_directory(tmp_path)
+    assert (opened.created, opened.cluster_id, opened.node_id) == (False, CLUSTER, NODE)
+    opened.close()
+    assert json.loads((tmp_path / "identity.json").read_text()) == {**identity, "format": 2}
+    open_directory(tmp_path, node_id=NODE).close()
+
+
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "identity.json").write_text(json.dumps({"format": 2, "something": "else"}))
+    (tmp_path / "identity.json").write_text(json.dumps({"format": 3, "something": "else"}))
     with pytest.raises(DataDirectoryRefused, match="newer version"):
         open_directory(tmp_path)
 
