@@ -286,7 +286,7 @@ class Simulation:
         """One flipped bit of any row, in its key or its value, must be found: tried on a copy."""
         rng = self.rng
         keys = self.broker.disk.row_keys()
-        if not keys or rng.random() > 0.3:
+        if not keys:
             return
         copy, key = self.broker.disk.snapshot(), rng.choice(keys)
         copy.flip_row_bit(key, rng.randrange(copy.row_bits(key)))
