@@ -27,6 +27,7 @@ GROUPS_PER_PARTITION_MAX: Final = 1_000
 DEDUP_ID_BYTES_MAX: Final = 200
 MEMBER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
+IDENTITY_LENGTH_MAX: Final = 64  # of a reader that commits, or of a create
 
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
@@ -68,6 +69,7 @@ PINNED_BYTES_MAX: Final = 256 * MIB
 MAX_DELIVERIES_MAX: Final = 1_000
 SETTLES_KEPT_MS: Final = 10 * 60_000  # so long a settle that is asked again gets its first answer
 SETTLED_RANGES_KEPT: Final = 50_000  # per group and partition; of more, the oldest are forgotten before their time
+COMMIT_READERS_KEPT: Final = 16  # per group and partition: whose latest commit is known when it is repeated
 PRODUCER_RESULTS_KEPT: Final = 5
 PRODUCER_IDLE_MS: Final = 7 * 24 * 3_600_000
 PRODUCER_ID_BLOCK: Final = 1_000

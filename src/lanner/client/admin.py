@@ -5,6 +5,8 @@ Results are the protocol's own structs. Brokers are named by their name or by th
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -78,6 +80,8 @@ class Admin:
     def __init__(self, session: Brokers, routing: Routing) -> None:
         self._session = session
         self._routing = routing
+        self._identity = secrets.token_hex(8)  # under which its commits are numbered
+        self._commits = itertools.count()
 
     async def ping(self) -> None:
         """Return when the broker has answered."""
@@ -97,9 +101,9 @@ class Admin:
     async def create_topic(self, name: str, *, exist_ok: bool = False, **settings: Any) -> TopicDescription:
         """Make a topic; settings by name, such as partitions=3 or retention="acked"."""
         TopicSettings.from_dict(settings)  # refuses here, with a traceback that helps
-        request = CreateTopic(check_name(name, "topic"), settings)
+        request = CreateTopic(check_name(name, "topic"), settings, secrets.token_hex(8))
         try:
-            reply, _ = await self._session.request(Command.CREATE_TOPIC, request, TopicDescription, repeatable=False)
+            reply, _ = await self._session.request(Command.CREATE_TOPIC, request, TopicDescription)
         except TopicExists:
             if not exist_ok:
                 raise
@@ -198,7 +202,8 @@ class Admin:
         """Set a stream group's next offsets."""
         name = _group_name(topic, group)
         if offsets:
-            await Leaders(self._session, self._routing).commit(name.topic, name.group, offsets)
+            leaders = Leaders(self._session, self._routing)
+            await leaders.commit(name.topic, name.group, offsets, self._identity, next(self._commits))
 
     async def committed(self, topic: str, group: str) -> dict[int, int]:
         """A stream group's next offsets; partitions without a commit are absent."""

@@ -66,8 +66,11 @@ class Leaders:
                 outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
         return outcome
 
-    async def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        """Set a stream group's next offsets: those of partitions that are led together, together."""
+    async def commit(self, topic: str, group: str, offsets: Mapping[int, int], reader: str, sequence: int) -> None:
+        """Set a stream group's next offsets: those of partitions that are led together, together.
+
+        Asked again, it goes under the same identity: it undoes nothing that its reader has committed since.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._brokers.timeout_ms / 1000
         pause_s = 0.0
@@ -81,7 +84,10 @@ class Leaders:
                 error = NotLeader(f"nobody leads {topic}/{orphans[0]} at present", sent=False)
             asked = [(session, {one: left[one] for one in partitions}) for session, partitions in led.items()]
             outcomes = await asyncio.gather(
-                *(self._commit(session, Commit(group, topic, part), deadline) for session, part in asked)
+                *(
+                    self._commit(session, Commit(group, topic, part, reader, sequence), deadline)
+                    for session, part in asked
+                )
             )
             for (session, part), outcome in zip(asked, outcomes, strict=True):
                 for partition in part:

@@ -10,8 +10,10 @@ its beginning.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -119,6 +121,8 @@ class Reader:
         self._page_bytes = page_bytes
         self._buffer_bytes_max = buffer_bytes_max
         self._on_hole = on_hole
+        self._identity = secrets.token_hex(8)  # under which its commits are numbered
+        self._commits = itertools.count()
         self._cursors: dict[int, _Cursor] = {}
         self._ready: deque[_Cursor] = deque()  # cursors with a page in hand
         self._batches: deque[ReadBatch] = deque()
@@ -395,7 +399,8 @@ class Reader:
             raise ValidationError("this reader has no group: give queue.reader(..., group=...)", field="group")
         chosen = dict(offsets) if offsets is not None else self.positions()
         if chosen:
-            await Leaders(self._brokers, self._routing).commit(self.topic, self.group, chosen)
+            leaders = Leaders(self._brokers, self._routing)
+            await leaders.commit(self.topic, self.group, chosen, self._identity, next(self._commits))
 
     async def lag(self) -> dict[int, int]:
         """How many offsets lie between what was handed out and the end, by partition."""

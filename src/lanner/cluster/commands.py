@@ -51,6 +51,7 @@ class CreateTopic(msgspec.Struct, array_like=True, frozen=True):
     name: str
     settings: dict[str, Any]
     created_ms: int
+    create_id: str = ""  # from level 2 on: a create that comes again is known by it
 
 
 class DeleteTopic(msgspec.Struct, array_like=True, frozen=True):
@@ -184,9 +185,15 @@ _DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
 # ------------------------------------------------------------------ topics and producers
 
 
-def encode_create_topic(name: str, settings: TopicSettings, created_ms: int) -> bytes:
+def encode_create_topic(name: str, settings: TopicSettings, created_ms: int, create_id: str = "") -> bytes:
+    """`create_id`: chosen at random by whoever wants the topic, and given again when this is asked again."""
     check_time(created_ms, "created_ms")
-    return _encode(Kind.CREATE_TOPIC, CreateTopic(check_name(name, "topic"), settings.to_dict(), created_ms))
+    if len(create_id) > limits.IDENTITY_LENGTH_MAX:
+        raise ValidationError(
+            f"the id of the create is longer than {limits.IDENTITY_LENGTH_MAX} characters", field="create_id"
+        )
+    command = CreateTopic(check_name(name, "topic"), settings.to_dict(), created_ms, create_id)
+    return _encode(Kind.CREATE_TOPIC, command)
 
 
 def encode_delete_topic(name: str) -> bytes:

@@ -38,6 +38,7 @@ class Topic(NamedTuple):
     settings: TopicSettings
     set_ids: tuple[int, ...]  # by partition
     created_ms: int
+    create_id: str = ""  # of the create that made it; empty: made below level 2
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -59,6 +60,7 @@ class _TopicRow(msgspec.Struct, array_like=True, frozen=True):
     settings: dict[str, Any]
     set_ids: tuple[int, ...]
     created_ms: int
+    create_id: str = ""
 
 
 _decode_counters: Final = msgspec.msgpack.Decoder(Counters).decode
@@ -79,7 +81,7 @@ class State:
         for key, value in rows.scan(b"t", b"u"):
             name, row = key[1:].decode(), _decode_topic(value)
             settings = TopicSettings.from_dict(row.settings)
-            self.topics[name] = Topic(name, row.incarnation, settings, row.set_ids, row.created_ms)
+            self.topics[name] = Topic(name, row.incarnation, settings, row.set_ids, row.created_ms, row.create_id)
         self.brokers = {broker.node_id: broker for broker in map(_decode_broker, _values(rows, b"b"))}
         self.sets: dict[int, ReplicaSet] = {}
         self.moves: dict[int, Move] = {}
@@ -213,7 +215,8 @@ class State:
             topic = self.topics.get(rest.decode())
             if topic is None:
                 return None
-            row = _TopicRow(topic.incarnation, topic.settings.to_dict(), topic.set_ids, topic.created_ms)
+            settings = topic.settings.to_dict()
+            row = _TopicRow(topic.incarnation, settings, topic.set_ids, topic.created_ms, topic.create_id)
             return msgspec.msgpack.encode(row)
         found: object
         if kind == _COUNTERS_KEY:

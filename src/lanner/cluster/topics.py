@@ -18,13 +18,16 @@ from lanner.model import TopicSettings, check_name
 def create_topic(state: State, command: CreateTopic) -> Topic:
     name = check_name(command.name, "topic")
     check_time(command.created_ms, "created_ms")
-    if name in state.topics:
+    existing = state.topics.get(name)
+    if existing is not None:
+        if command.create_id and existing.create_id == command.create_id:
+            return existing  # the same create, asked again
         raise TopicExists(f"topic {name!r} exists already", topic=name)
     if len(state.topics) >= limits.TOPICS_MAX:
         raise Overloaded(f"there are {limits.TOPICS_MAX} topics, as many as there may be; delete one first")
     given = TopicSettings.from_dict(command.settings)
     settings = replace(given, replication=resolve_replication(state, given.replication))
-    topic = Topic(name, state.counters.next_incarnation, settings, (), command.created_ms)
+    topic = Topic(name, state.counters.next_incarnation, settings, (), command.created_ms, command.create_id)
     topic = _grown(state, topic, settings.partitions)
     state.counters.next_incarnation += 1
     state.put_topic(topic)

@@ -233,7 +233,7 @@ class _Changes:
     def commit(self, fact: records.Committed) -> None:
         group = self._group(fact.group)
         if group is not None:
-            group.committed = fact.offset
+            group.commit(fact.offset, fact.reader, fact.sequence)
 
     def seek(self, fact: records.Sought) -> None:
         group = self._group(fact.group)

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from lanner.limits import COMMIT_READERS_KEPT
 from lanner.model import LANES, GroupKind
 from lanner.partition.batches import LaneIndex
 from lanner.partition.keys import group_key, lease_key, places_key, settles_key
@@ -25,9 +26,20 @@ from lanner.partition.places import ROW_PLACES, ROW_SHIFT, Entry, LaneProgress, 
 from lanner.partition.records import Segment
 from lanner.partition.timetable import Timetable
 
-_HeaderRow = tuple[str, str, int, int, int, list[int]]
 _WITHIN_ROW: Final = ROW_PLACES - 1
 _encoder: Final = msgspec.msgpack.Encoder()
+
+
+class _HeaderRow(msgspec.Struct, array_like=True):
+    name: str
+    kind: str
+    active_ms: int
+    start_offset: int
+    committed: int
+    nexts: list[int]
+    readers: list[tuple[str, int]] = []  # written only when there are any: brokers of level 1 read six fields
+
+
 _header_decoder: Final = msgspec.msgpack.Decoder(_HeaderRow)
 
 
@@ -39,6 +51,7 @@ class Group:
         self.active_ms = 0
         self.start_offset = 0  # what was appended before is not delivered, also when its delay ends later
         self.committed = -1  # stream: the next offset to read; -1: never committed
+        self.readers: dict[str, int] = {}  # stream: the sequence of each reader's latest commit, the latest reader last
         self.lanes = [LaneProgress() for _ in range(LANES)]
         self.leases: dict[int, LeaseRecord] = {}
         self.leased = self.waiting = self.ready = self.dead = 0
@@ -260,7 +273,15 @@ class Group:
         del self.dead_offsets[bisect_left(self.dead_offsets, entry.first_offset)]
         del self.dead_places[entry.first_offset]
 
-    # ------------------------------------------------------------------ seeking
+    # ------------------------------------------------------------------ committing and seeking
+
+    def commit(self, offset: int, reader: str, sequence: int) -> None:
+        self.committed = offset
+        if reader:
+            self.readers.pop(reader, None)
+            self.readers[reader] = sequence
+            if len(self.readers) > COMMIT_READERS_KEPT:
+                del self.readers[next(iter(self.readers))]
 
     def seek(self, offset: int, nexts: Sequence[int]) -> None:
         """Begin again at these places. Leases end. What is held below them stays only if it would otherwise be out
@@ -298,14 +319,16 @@ class Group:
 
     def header(self) -> bytes:
         nexts = [progress.next for progress in self.lanes]
-        return _encoder.encode((self.name, self.kind, self.active_ms, self.start_offset, self.committed, nexts))
+        row = (self.name, self.kind, self.active_ms, self.start_offset, self.committed, nexts)
+        return _encoder.encode((*row, list(self.readers.items())) if self.readers else row)
 
     @classmethod
     def decode(cls, group_id: int, data: bytes, index: Sequence[LaneIndex]) -> Group:
-        name, kind, active_ms, start_offset, committed, nexts = _header_decoder.decode(data)
-        group = cls(group_id, name, GroupKind(kind), index)
-        group.active_ms, group.start_offset, group.committed = active_ms, start_offset, committed
-        for progress, next_place in zip(group.lanes, nexts, strict=True):
+        row = _header_decoder.decode(data)
+        group = cls(group_id, row.name, GroupKind(row.kind), index)
+        group.active_ms, group.start_offset, group.committed = row.active_ms, row.start_offset, row.committed
+        group.readers = dict(row.readers)
+        for progress, next_place in zip(group.lanes, row.nexts, strict=True):
             progress.next = next_place
         return group
 

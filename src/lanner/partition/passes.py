@@ -270,8 +270,15 @@ class Pass:
                 end_offset=self.state.end_offset,
             )
         if view is None:
-            self.make_group(request.group, GroupKind.STREAM, "earliest")
-        self.facts.append(records.Committed(request.group, request.offset))
+            view = self.make_group(request.group, GroupKind.STREAM, "earliest")
+        reader, sequence = request.reader, request.sequence
+        if not self.identities or not reader or sequence < 0:
+            self.facts.append(records.Committed(request.group, request.offset))
+            return
+        if sequence <= max(view.commits.get(reader, -1), view.group.readers.get(reader, -1)):
+            return  # it took effect before, or a later one did: it is answered as it was then
+        view.commits[reader] = sequence
+        self.facts.append(records.Committed(request.group, request.offset, reader, sequence))
 
     def seek(self, request: Seek) -> None:
         view = self.view(request.group)

@@ -71,8 +71,12 @@ class GroupTouched(Fact, tag=3):
 
 
 class Committed(Fact, tag=4):
+    """From level 2 on under the identity of the reader: one of its commits that comes again is known."""
+
     group: str
     offset: int
+    reader: str = ""
+    sequence: int = -1
 
 
 class Sought(Fact, tag=5):

@@ -56,6 +56,8 @@ class Release(NamedTuple):
 class CommitOffset(NamedTuple):
     group: str
     offset: int
+    reader: str = ""  # whose commits are numbered, rising; empty: each counts as it comes
+    sequence: int = -1
 
 
 class Seek(NamedTuple):

@@ -21,6 +21,7 @@ class GroupView:
     __slots__ = (
         "answered",
         "closed",
+        "commits",
         "dead_gone",
         "dead_taken",
         "extended",
@@ -45,6 +46,7 @@ class GroupView:
         self.outstanding = group.outstanding
         self.live: dict[int, int] = {}  # token → what is still live
         self.extended: dict[int, int] = {}  # token → what got a later deadline
+        self.commits: dict[str, int] = {}  # reader → the sequence of its latest commit in this pass
         self.answered: dict[tuple[int, int], int] = {}  # (token, kind) → what settles of this pass took effect on
         self.remembered: dict[int, Answered] = {}  # token → what was answered about a lease that has ended
         self.ready: dict[int, list[Entry]] = {}  # lane → entries that this pass made ready, in order

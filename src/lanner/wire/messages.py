@@ -23,6 +23,7 @@ REPLY: Final = 0x80  # a reply carries the command of its request with this bit 
 ERROR: Final = 0xFF  # or this, with an ErrorReply
 
 Name = Annotated[str, Meta(max_length=limits.NAME_LENGTH_MAX)]
+Id = Annotated[str, Meta(max_length=limits.IDENTITY_LENGTH_MAX)]
 Address = Annotated[str, Meta(max_length=limits.ADDRESS_LENGTH_MAX)]
 PartitionId = Annotated[int, Meta(ge=0, lt=limits.PARTITIONS_MAX)]
 Partitions = Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)]  # all led where it is asked
@@ -337,6 +338,8 @@ class Commit(Control):
     group: Name
     topic: Name
     offsets: OffsetsByPartition  # partition → the next offset to read
+    reader: Id = ""  # chosen at random, once for each reader; with it a commit that is repeated does nothing
+    sequence: NumberOrNone = -1  # of this reader's commits, rising; the same when one is repeated
 
 
 class Committed(Control):
@@ -373,6 +376,7 @@ class OffsetsReply(Control):
 class CreateTopic(Control):
     name: Name
     settings: dict[str, Any] = {}
+    create_id: Id = ""  # chosen at random, and given again when this is repeated: then it gets its first answer
 
 
 class AlterTopic(Control):

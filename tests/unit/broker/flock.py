@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from lanner import batch
+from lanner import batch, features
 from lanner.broker.clock import LeaderClock
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
@@ -110,6 +110,10 @@ class Broker:
         return self.up and set_id in self.engine.replicas and self.replica(set_id).leads
 
 
+def _registration(name: str, node_id: str) -> Registration:
+    return Registration(name, node_id, {"native": f"{name}:7400"}, "", features.LOWEST, features.HIGHEST)
+
+
 class Flock:
     """All of them."""
 
@@ -125,7 +129,7 @@ class Flock:
         self.timeless = False  # nobody hears what time it is elsewhere
         self.unheard: dict[tuple[str, str], int] = {}  # (by whom, who) → for how many ticks
         nodes = {number: f"node-{name}" for number, name in enumerate(names, start=1)}
-        registrations = [Registration(name, f"node-{name}", {"native": f"{name}:7400"}) for name in names]
+        registrations = [_registration(name, f"node-{name}") for name in names]
         self.founding = encode_found_cluster("cluster", registrations, self.now_ms)
         voters = frozenset(range(1, min(len(names), VOTERS_MAX) + 1))
         self.brokers: dict[str, Broker] = {}
@@ -275,7 +279,7 @@ class Flock:
     def add(self, name: str, node_id: str = "") -> Broker:
         """A new broker; or one that comes back under its name with an empty disk and another node id."""
         node_id = node_id or f"node-{name}"
-        self.command(encode_register_broker(Registration(name, node_id, {"native": f"{name}:7400"}), self.now_ms))
+        self.command(encode_register_broker(_registration(name, node_id), self.now_ms))
         self.until(lambda: self.metadata.sets[METADATA_SET].replica_on(node_id) is not None)
         record = self.metadata.sets[METADATA_SET]
         replica = record.replica_on(node_id)

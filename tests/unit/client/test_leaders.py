@@ -72,7 +72,7 @@ async def test_without_a_leader_the_deadline_ends_it(cluster: Any, leaders: Lead
         await fetch(leaders, 1, timeout_ms=300)
     with pytest.raises(NotLeader):
         leaders._brokers.timeout_ms = 300
-        await leaders.commit("t", "g", {1: 5})
+        await leaders.commit("t", "g", {1: 5}, "reader", 0)
 
 
 async def test_what_a_retry_cannot_mend_is_raised_at_once(cluster: Any, leaders: Leaders) -> None:

@@ -64,6 +64,25 @@ def test_a_recreated_topic_inherits_nothing(driven: Driven) -> None:
     assert not set(first.set_ids) & set(second.set_ids)
 
 
+def test_of_two_creates_of_the_same_moment_one_wins_and_may_ask_again(driven: Driven) -> None:
+    mine, theirs = (
+        encode_create_topic("orders", TopicSettings(), 1_000, create_id) for create_id in ("mine", "theirs")
+    )
+    made = driven.apply(mine)
+    assert made.incarnation == 1
+    assert isinstance(driven.apply(theirs), TopicExists)
+    assert driven.apply(mine) == made
+    assert isinstance(driven.apply(encode_create_topic("orders", TopicSettings(), 1_000)), TopicExists)
+    driven.apply(encode_alter_topic("orders", {"partitions": 9}))
+    assert driven.apply(mine).incarnation == 1
+
+
+def test_creates_without_an_id_are_all_others(driven: Driven) -> None:
+    command = encode_create_topic("orders", TopicSettings(), 1_000)
+    driven.apply(command)
+    assert isinstance(driven.apply(command), TopicExists)
+
+
 def test_deleting_what_is_not_there_is_an_error(driven: Driven) -> None:
     assert isinstance(driven.apply(encode_delete_topic("orders")), TopicNotFound)
 

@@ -9,7 +9,7 @@ import pytest
 
 from lanner import features, limits
 from lanner.errors import LeaseLost
-from lanner.partition import Poll, Release, Seek, Settle, memory
+from lanner.partition import CommitOffset, Poll, Release, Seek, Settle, memory
 
 ACK, NACK, EXTEND, REJECT = 1, 2, 3, 4
 LOST = LeaseLost.code
@@ -271,3 +271,69 @@ def test_replicas_remember_what_the_leader_wrote_whatever_level_they_know_of(mak
     bench.settle((token, 0, 1, ACK))
     follower = bench.reload()
     assert follower.all_rows() == bench.partition.all_rows()
+
+
+# ------------------------------------------------------------------ commits
+
+
+def commit(bench: Any, offset: int, reader: str = "", sequence: int = -1) -> int:
+    """Commit; the offset that the group has then."""
+    assert bench.ask(CommitOffset("s", offset, reader, sequence)) == [None]
+    found: int = bench.partition.committed("s")
+    return found
+
+
+def test_a_commit_that_is_repeated_does_not_undo_later_ones(bench: Any) -> None:
+    bench.append(count=10)
+    for sequence, offset in enumerate((2, 4, 6, 8)):
+        assert commit(bench, offset, "r", sequence) == offset
+    before = bench.partition.all_rows()
+    assert commit(bench, 2, "r", 0) == 8
+    assert commit(bench, 8, "r", 3) == 8
+    assert bench.partition.all_rows() == before
+    bench.save()
+    bench.restart()
+    assert commit(bench, 4, "r", 1) == 8
+    assert commit(bench, 1, "r", 4) == 1, "a reader may go back, by a commit of its own"
+
+
+def test_commits_without_identity_and_of_other_readers_count_as_they_come(bench: Any) -> None:
+    bench.append(count=10)
+    assert commit(bench, 8, "r", 5) == 8
+    assert commit(bench, 3) == 3
+    assert commit(bench, 4, "other", 0) == 4
+    assert commit(bench, 8, "r", 5) == 4, "that one was answered before"
+
+
+def test_commits_repeated_in_one_pass_count_once(bench: Any) -> None:
+    bench.append(count=10)
+    first, second = CommitOffset("s", 2, "r", 0), CommitOffset("s", 5, "r", 1)
+    assert bench.ask(first, second, first) == [None] * 3
+    assert bench.partition.committed("s") == 5
+
+
+def test_a_seek_back_is_not_undone_by_a_commit_that_is_repeated(bench: Any) -> None:
+    bench.append(count=10)
+    commit(bench, 8, "r", 5)
+    bench.ask(Seek("s", 2))
+    assert commit(bench, 8, "r", 5) == 2
+
+
+def test_only_so_many_readers_are_remembered(bench: Any) -> None:
+    bench.append(count=10)
+    for number in range(limits.COMMIT_READERS_KEPT + 1):
+        commit(bench, number % 10, f"reader-{number}", 0)
+    assert commit(bench, 1, "reader-1", 0) == limits.COMMIT_READERS_KEPT % 10
+    assert commit(bench, 9, "reader-0", 0) == 9, "it was forgotten"
+    bench.save()
+    bench.restart()
+
+
+def test_below_its_level_a_commit_has_no_identity(make_bench: Any) -> None:
+    bench = make_bench()
+    bench.feature_level = features.IDENTITIES - 1
+    bench.append(count=10)
+    assert commit(bench, 8, "r", 5) == 8
+    assert commit(bench, 2, "r", 0) == 2
+    [header] = [msgspec.msgpack.decode(value) for key, value in bench.partition.all_rows().items() if key[:1] == b"g"]
+    assert len(header) == 6

@@ -131,7 +131,7 @@ async def peek(service: Service, identity: Identity, asked: messages.Peek) -> An
 
 
 async def commit(service: Service, identity: Identity, asked: messages.Commit) -> Answer:
-    await service.commit(identity, asked.topic, asked.group, asked.offsets)
+    await service.commit(identity, asked.topic, asked.group, asked.offsets, asked.reader, asked.sequence)
     return _CONFIRMED
 
 
@@ -146,7 +146,7 @@ async def offsets(service: Service, identity: Identity, asked: messages.Offsets)
 
 
 async def create_topic(service: Service, identity: Identity, asked: messages.CreateTopic) -> Answer:
-    return _description(await service.create_topic(identity, asked.name, asked.settings))
+    return _description(await service.create_topic(identity, asked.name, asked.settings, asked.create_id))
 
 
 async def alter_topic(service: Service, identity: Identity, asked: messages.AlterTopic) -> Answer:

@@ -143,7 +143,12 @@ async def seek_group(call: Call[SeekRequest, NoQuery]) -> None:
 
 
 async def commit_offsets(call: Call[CommitRequest, NoQuery]) -> None:
-    await call.service.commit(call.identity, call.topic, call.group, call.body.offsets)
+    body = call.body
+    if bool(body.reader) != (body.sequence >= 0):
+        raise ValidationError(
+            "give both reader and sequence, or neither", field="sequence" if body.reader else "reader"
+        )
+    await call.service.commit(call.identity, call.topic, call.group, body.offsets, body.reader, body.sequence)
 
 
 async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:

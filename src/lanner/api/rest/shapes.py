@@ -347,6 +347,17 @@ class SeekRequest(Shape, kw_only=True):
 
 class CommitRequest(Shape, kw_only=True):
     offsets: PartitionOffsetsMap
+    reader: Annotated[
+        str,
+        Meta(
+            max_length=limits.IDENTITY_LENGTH_MAX,
+            description="Whose commit this is: a name chosen at random. One that is sent again under the same sequence "
+            "does nothing.",
+        ),
+    ] = ""
+    sequence: Annotated[
+        int, Meta(ge=-1, le=limits.OFFSET_MAX, description="Of this reader's commits, rising; needed with a reader.")
+    ] = -1
 
 
 class CommittedReply(Shape, kw_only=True):

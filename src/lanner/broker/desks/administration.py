@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from lanner import batch, limits
+from lanner import batch, features, limits
 from lanner.broker.desks.calls import (
     DeadLetterResult,
     DeadLettersResult,
@@ -45,23 +46,39 @@ _LEADERS_TIMEOUT_MS: Final = 10_000
 class Administration(Desk):
     """What operators call."""
 
-    async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
-        await self.make_topic(identity, name, settings)
-        return await self.topic(identity, name)
+    async def create_topic(
+        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
+    ) -> TopicResult:
+        """A new topic as it was made, whether or not others have heard of it, filled it, or deleted it meanwhile."""
+        made = await self.make_topic(identity, name, settings, create_id)
+        states = [
+            PartitionStateResult(number, self._routes.leader_of(set_id), 0, 0, 0, 0, 0, {})
+            for number, set_id in enumerate(made.set_ids)
+        ]
+        return TopicResult(made.name, made.incarnation, made.settings.to_dict(), states)
 
-    async def make_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> None:
-        """A new topic, on whichever brokers; done when every partition of it has a leader."""
+    async def make_topic(
+        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
+    ) -> Topic:
+        """A new topic, on whichever brokers; done when every partition of it has a leader.
+
+        Under its id the create is known when it is asked again, here or at another broker."""
         self._admit(identity, "administer", name)
         given = {"partitions": self._node.settings.default_partitions, **settings}
         created_ms = self._node.now_ms()
+        known = self._engine.feature_level >= features.IDENTITIES
+        create_id = (create_id or secrets.token_hex(8)) if known else ""
+        command = encode_create_topic(name, TopicSettings.from_dict(given), created_ms, create_id)
         try:
-            await self._change_cluster(encode_create_topic(name, TopicSettings.from_dict(given), created_ms))
+            made: Topic = await self._change_cluster(command)
         except TopicExists:
-            # The attempt before, whose answer was lost, may have made it.
-            made = self._engine.cluster.topics.get(name)
-            if made is None or made.created_ms != created_ms:
+            # Below that level the attempt before, whose answer was lost, is known only by its moment.
+            found = self._engine.cluster.topics.get(name)
+            if known or found is None or found.created_ms != created_ms:
                 raise
+            made = found
         await self._served(name)
+        return made
 
     async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
         await self.change_topic(identity, name, settings)

@@ -100,7 +100,15 @@ class Streams(Desk):
                 break
         return messages
 
-    async def commit(self, identity: Identity, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+    async def commit(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        reader: str = "",
+        sequence: int = -1,  # of this reader's commits, rising; repeated, it does nothing
+    ) -> None:
         """Record how far a stream group has read."""
         self._admit(identity, "consume", topic)
         check_name(group, "group")
@@ -109,7 +117,10 @@ class Streams(Desk):
             self._replica(found, partition)
             check_number("offset", offset, 0, limits.OFFSET_MAX)
         await asyncio.gather(
-            *(self._ask(found, partition, CommitOffset(group, offset)) for partition, offset in offsets.items())
+            *(
+                self._ask(found, partition, CommitOffset(group, offset, reader, sequence))
+                for partition, offset in offsets.items()
+            )
         )
 
     async def committed(

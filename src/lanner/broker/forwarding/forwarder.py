@@ -7,6 +7,8 @@ ask have modules of their own.
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +46,8 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         self.addresses = service.addresses
         self.auto_create = service.auto_create
         self._fetches = 0  # forwarded ones that wait
+        self._reader = secrets.token_hex(8)  # under which it commits for callers without an identity
+        self._commits = itertools.count()
 
     @property
     def cluster_id(self) -> str:
@@ -108,12 +112,24 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         found.sort(key=lambda message: (-message.priority, message.partition))
         return found[:max_messages]
 
-    async def commit(self, identity: Identity, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        await self.spread(
-            topic,
-            list(offsets),
-            lambda service, mine: service.commit(identity, topic, group, {part: offsets[part] for part in mine}),
-        )
+    async def commit(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        reader: str = "",
+        sequence: int = -1,
+    ) -> None:
+        """Whoever has no identity gets one of this broker's: what is asked again here must not undo what came since."""
+        if not reader:
+            reader, sequence = self._reader, next(self._commits)
+
+        async def commit(service: Any, mine: list[int]) -> None:
+            chosen = {partition: offsets[partition] for partition in mine}
+            await service.commit(identity, topic, group, chosen, reader, sequence)
+
+        await self.spread(topic, list(offsets), commit)
 
     async def committed(
         self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
@@ -137,9 +153,11 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         await self._service.ensure_topic(identity, name)
 
-    async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
-        await self._service.make_topic(identity, name, settings)
-        return await self._topic(identity, name)
+    async def create_topic(
+        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
+    ) -> TopicResult:
+        made: TopicResult = await self._service.create_topic(identity, name, settings, create_id)
+        return made
 
     async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
         await self.find_topic(name)

@@ -205,8 +205,16 @@ class RemoteService:
             for shown in found.messages
         ]
 
-    async def commit(self, identity: Identity, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        await self._call(Command.COMMIT, messages.Commit(group, topic, dict(offsets)))
+    async def commit(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        reader: str = "",
+        sequence: int = -1,
+    ) -> None:
+        await self._call(Command.COMMIT, messages.Commit(group, topic, dict(offsets), reader, sequence))
 
     async def committed(self, identity: Identity, topic: str, group: str, partitions: Sequence[int]) -> dict[int, int]:
         asked = messages.Committed(group, topic, list(partitions))

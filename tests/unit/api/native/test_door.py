@@ -496,7 +496,14 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
             messages.Peeked([messages.PeekedMessage(0, 5, 66, 9, b"value", b"key", {"h": b"x"})]),
             b"",
         ),
-        (Command.COMMIT, messages.Commit("g", "t", {0: 4}), ("commit", "t", "g", {0: 4}, {}), Empty(), b""),
+        (Command.COMMIT, messages.Commit("g", "t", {0: 4}), ("commit", "t", "g", {0: 4}, "", -1, {}), Empty(), b""),
+        (
+            Command.COMMIT,
+            messages.Commit("g", "t", {0: 4}, "reader", 7),
+            ("commit", "t", "g", {0: 4}, "reader", 7, {}),
+            Empty(),
+            b"",
+        ),
         (
             Command.COMMITTED,
             messages.Committed("g", "t"),
@@ -513,8 +520,8 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         ),
         (
             Command.CREATE_TOPIC,
-            messages.CreateTopic("t", {"partitions": 1}),
-            ("create_topic", "t", {"partitions": 1}, {}),
+            messages.CreateTopic("t", {"partitions": 1}, "random"),
+            ("create_topic", "t", {"partitions": 1}, "random", {}),
             DESCRIPTION,
             b"",
         ),

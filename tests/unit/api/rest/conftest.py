@@ -149,7 +149,9 @@ class FakeService:
         ]
         return TopicResult(name, 1, TopicSettings().to_dict(), partitions)
 
-    async def create_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
+    async def create_topic(
+        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
+    ) -> TopicResult:
         self._asked("create_topic", (name, dict(settings)))
         self.known[name] = TopicSettings.from_dict(settings).partitions
         return await self.topic(identity, name)
@@ -198,8 +200,16 @@ class FakeService:
     async def seek(self, identity: Identity, topic: str, group: str, **where: Any) -> None:
         self._asked("seek", where)
 
-    async def commit(self, identity: Identity, topic: str, group: str, offsets: Mapping[int, int]) -> None:
-        self._asked("commit", dict(offsets))
+    async def commit(
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        reader: str = "",
+        sequence: int = -1,
+    ) -> None:
+        self._asked("commit", (dict(offsets), reader, sequence) if reader else dict(offsets))
 
     async def committed(self, identity: Identity, topic: str, group: str) -> dict[int, int]:
         self._asked("committed", group)

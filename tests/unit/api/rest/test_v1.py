@@ -261,6 +261,19 @@ async def test_stream_progress_is_committed_and_told(http, service):
     assert answer["offsets"] == {"0": 3, "1": 7}
 
 
+async def test_a_commit_may_say_whose_it_is(http, service):
+    body = {"offsets": {"0": 3}, "reader": "r", "sequence": 4}
+    assert (await http.post("/v1/topics/orders/groups/billing/commit", json=body)).status_code == 204
+    assert service.asked("commit") == [({0: 3}, "r", 4)]
+
+
+@pytest.mark.parametrize("part", [{"reader": "r"}, {"sequence": 4}, {"reader": "r" * 65, "sequence": 1}])
+async def test_half_an_identity_is_refused(http, service, part):
+    reply = await http.post("/v1/topics/orders/groups/billing/commit", json={"offsets": {"0": 3}, **part})
+    assert reply.status_code == 400
+    assert service.asked("commit") == []
+
+
 async def test_offsets_are_told_with_and_without_a_time(http, service):
     service.known["orders"] = 1
     plain = (await http.get("/v1/topics/orders/offsets")).json()
