@@ -21,10 +21,11 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "settle-forgotten": 0,
     "pinned-dead-letter-removed": 0,
     "saved-point-ahead": 0,
-    "live-segment-dropped": 0,
+    "live-segment-dropped": 1,
     "row-checksum-ignored": 0,
     "delayed-delivered-early": 0,
     "attempt-not-counted": 0,
+    "oversized-reply-kept": 0,
 }
 
 

@@ -44,6 +44,7 @@ RULES: Final = (
     "delivery count went back",
     "delivered too often",
     "dead before the limit",
+    "died unseen",
     "priority inversion",
     "message withheld",
     "lane out of order",

@@ -28,7 +28,7 @@ from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, name_of
 
 CLUSTER_EVENTS: Final = 5_000
 CLUSTER_CALLS: Final = 200
-CLUSTER_TOTALS: Final = ("elections", "crashes", "splits", "snapshots", "moves", "expiries", "forwards")
+CLUSTER_TOTALS: Final = ("elections", "crashes", "splits", "snapshots", "moves", "expiries", "forwards", "cut_replies")
 _STARTED_MS: Final = 20_000
 _LED_MS: Final = 15_000  # those who are down come back within three seconds, and elections take two or three
 _REST_MS: Final = 240_000
@@ -105,7 +105,7 @@ class ClusterSimulation:
         totals["moves"] = self._moves_done
         totals["events"] = cluster.events
         totals["simulated_seconds"] = cluster.clock.elapsed_ms // 1_000
-        for name in ("published", "handed", "retries", "unknown", "duplicates", "refused", "stale"):
+        for name in ("published", "handed", "retries", "unknown", "duplicates", "refused", "stale", "cut_replies"):
             totals[name] = self.traffic.counts[name]
         return totals
 

@@ -80,6 +80,7 @@ class Polled:
     limited: bool = False
     auto_ack: bool = False
     repeated: bool = False  # the answer that the same poll had got, or would have got, before
+    unseen: tuple[int, ...] = ()  # offsets of those messages that were left out of the reply: nobody saw them
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ def _event_of(given: dict[str, Any]) -> Event:
     kind = given.pop("kind")
     if "fate" in given:
         given["fate"] = Fate(given["fate"])
-    for name in ("values", "offsets", "drained"):
+    for name in ("values", "offsets", "drained", "unseen"):
         if name in given:
             given[name] = tuple(given[name])
     if "messages" in given:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import Engine
 from lanner.ledger import Commit, inspection, seals
 from lanner.ledger import journal as ledger_journal
@@ -180,6 +181,10 @@ def _ignore_seals(patch: Patch) -> None:
     patch(inspection, "matches", anything)
 
 
+def _keep_oversized(patch: Patch) -> None:
+    patch(fitting, "release_of", lambda group, token, leases: None)
+
+
 _LOST: Final = ("lost write", "committed entry lost", "committed entry changed", "broker refuses its own disk")
 
 BROKER_PLANTS: Final[dict[str, Plant]] = {
@@ -210,6 +215,9 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
     "delayed-delivered-early": Plant("a delay ends before its time", ("early delivery",), _deliver_early),
     "attempt-not-counted": Plant(
         "a nack does not count the delivery", ("delivery count went back",), _give_back_uncounted
+    ),
+    "oversized-reply-kept": Plant(
+        "leases of a reply that does not fit, or cannot be sent, are kept", ("died unseen",), _keep_oversized
     ),
 }
 

@@ -62,6 +62,7 @@ class Entry:
     pending: int = 0  # settles that were called and not answered
     released: bool = False  # perhaps: its last delivery may not count
     vague: bool = False  # leased for certain until its deadline; then a poll that nobody heard of may have had it
+    unseen: set[int] = field(default_factory=set)  # tokens of deliveries that nobody saw and nobody gave back
     maybe_done: bool = False
     ever_done: bool = False
     answered: dict[tuple[int, str], float] = field(default_factory=dict)  # settles that took effect: since when
@@ -227,6 +228,10 @@ class QueueModel:
                 entry.unheard = {each for each in entry.unheard if each[1] not in ("ack", "reject")}
             entry.released = False
             entry.vague = self._hidden > 0
+        if message.offset in event.unseen:
+            entry.unseen.add(event.token)
+        else:
+            entry.unseen.discard(event.token)  # the same poll again, and this time its reply held it
         entry.attempt = message.attempt
         entry.token = event.token
         entry.deadline_ms = event.deadline_ms
@@ -311,6 +316,8 @@ class QueueModel:
     def settle_called(self, event: Settled) -> None:
         for offset in event.offsets:
             entry = self.entries.get(offset)
+            if entry is not None and event.action == "release":
+                entry.unseen.discard(event.token)
             if entry is not None and entry.token == event.token:
                 entry.pending += 1
                 if event.fate is Fate.UNKNOWN and event.action in ("ack", "reject"):
@@ -401,6 +408,7 @@ class QueueModel:
                 continue
             self._move(entry, State.UNSURE, now)
             entry.attempt = 0
+            entry.unseen.clear()
             entry.token = entry.token or _LONG_AGO
             if event.action == "discard":
                 entry.maybe_done = entry.ever_done = True
@@ -417,6 +425,7 @@ class QueueModel:
     def _start_over(self, entry: Entry, since: float) -> None:
         self._move(entry, State.UNSURE, since)
         entry.attempt = entry.pending = 0
+        entry.unseen.clear()
         entry.token = _LONG_AGO
         entry.maybe_done = entry.ever_done = True
 
@@ -434,6 +443,14 @@ class QueueModel:
                 "dead before the limit",
                 f"offset {event.offset} of {self.group!r} died after {event.attempts} deliveries ({event.reason}); "
                 f"{self.rules.max_deliveries} are the limit",
+            )
+
+        entry = self.entries.get(event.offset)
+        if by_limit and entry is not None and entry.unseen:
+            self._report(
+                "died unseen",
+                f"offset {event.offset} of {self.group!r} died after {event.attempts} deliveries ({event.reason}), of "
+                f"which {len(entry.unseen)} were in no reply and were never given back (tokens {sorted(entry.unseen)})",
             )
 
     def floor_seen(self, event: FloorSeen) -> None:

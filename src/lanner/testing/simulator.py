@@ -35,7 +35,17 @@ _DRAIN_ROUNDS_MAX: Final = 1_000
 _DRAIN_ROUND_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 
-TOTALS: Final = ("crashes", "torn_tails", "expiries", "retries", "dead", "trims", "rewritten_segments", "row_refusals")
+TOTALS: Final = (
+    "crashes",
+    "torn_tails",
+    "expiries",
+    "retries",
+    "dead",
+    "trims",
+    "rewritten_segments",
+    "row_refusals",
+    "cut_replies",
+)
 
 
 @dataclass(slots=True)
@@ -107,7 +117,7 @@ class Simulation:
         totals["dead"] = facts["Died"]
         totals["trims"] = facts["Trimmed"]
         totals["events"] = self.events
-        for name in ("published", "handed", "unknown", "duplicates"):
+        for name in ("published", "handed", "unknown", "duplicates", "cut_replies"):
             totals[name] = self.traffic.counts[name]
         totals["refusals"] = counts["refusals"]
         totals["row_refusals"] = counts["row_refusals"]

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from lanner import batch
+from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import LannerError, LeaseLost, NotLeader
@@ -32,6 +33,7 @@ from lanner.partition import (
     Settle,
     encode_append,
 )
+from lanner.testing import replies
 from lanner.testing.clock import SimClock
 from lanner.testing.history import (
     Administered,
@@ -286,12 +288,13 @@ class Traffic:
             return
         token = index if answer.token is None else answer.token
         messages: list[Handed] = []
-        held: list[Held] = []
+        values: dict[int, bytes] = {}
         for lease in answer.leases:
-            values = self._read(consumer.set_id, lease.ref)
-            held.append(Held(token, lease.first_offset, lease.count, lease.attempt))
+            values |= self._read(consumer.set_id, lease.ref)
             for offset in range(lease.first_offset, lease.first_offset + lease.count):
                 messages.append(Handed(offset, name_of(values[offset]), lease.ref.lane, lease.attempt))
+        # What a poll takes for good is decided so that it fits.
+        kept, left_out = (answer.leases, []) if event.auto_ack else replies.cut(self.rng, answer.leases, values)
         self._end(
             operation,
             replace(
@@ -304,12 +307,18 @@ class Traffic:
                 deadline_ms=answer.deadline_ms,
                 limited=answer.limited,
                 repeated=answer.token is not None,
+                unseen=tuple(lease.first_offset + at for lease in left_out for at in range(lease.count)),
             ),
         )
         self.counts["handed"] += len(messages)
         self.counts["retries"] += sum(1 for message in messages if message.attempt > 1)
         if consumer.group != AUTO_GROUP:
-            consumer.held += held
+            consumer.held += [Held(token, lease.first_offset, lease.count, lease.attempt) for lease in kept]
+        if left_out:
+            self.counts["cut_replies"] += 1
+            release = fitting.release_of(consumer.group, token, left_out)
+            for _, first_offset, count, *_ in () if release is None else release.items:
+                self._settle(consumer, Held(token, first_offset, count, 1), "release", seen=False)
 
     def _decided_ms(self, set_id: int, index: int) -> int:
         """The time of a decision: the one in its record, or, when none was written, now."""
@@ -337,7 +346,7 @@ class Traffic:
         action = action or rng.choices(tuple(_ACTIONS), weights=(70, 18, 5, 3, 4))[0]
         self._settle(consumer, held._replace(first_offset=first, count=count), action)
 
-    def _settle(self, consumer: Consumer, held: Held, action: str) -> None:
+    def _settle(self, consumer: Consumer, held: Held, action: str, seen: bool = True) -> None:
         rng = self.rng
         delay_ms = rng.choice((-1, 0, 30, 400)) if action == "nack" else rng.choice((100, 800))
         reason = f"{action} by {consumer.member}"
@@ -374,7 +383,8 @@ class Traffic:
             self._end(operation, told)
 
         self._ask(consumer.set_id, request, answered)
-        consumer.late.append(held)
+        if seen:
+            consumer.late.append(held)
 
     def _wait_ms(self, set_id: int, attempt: int, delay_ms: int) -> int:
         if delay_ms >= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ class Story:
         return self.add(lambda called, _: Published(called, None, Fate.UNKNOWN, 0, -1, values, 4))
 
     def poll(
-        self, token: int, *messages: Handed, now_ms: int = 0, until_ms: int = 0, auto_ack: bool = False, **more: bool
+        self, token: int, *messages: Handed, now_ms: int = 0, until_ms: int = 0, auto_ack: bool = False, **more: Any
     ) -> Story:
         return self.add(
             lambda called, returned: Polled(
@@ -201,6 +202,13 @@ BREAKS: dict[str, Callable[[], Story]] = {
     "dead before the limit": lambda: Story(max_deliveries=5).add(
         lambda called, returned: DeadSeen(called, returned, GROUP, 0, 0, 4, "max deliveries")
     ),
+    "died unseen": lambda: (
+        Story(max_deliveries=2)
+        .publish(0, "a")
+        .poll(5, handed(0, "a"), now_ms=100, until_ms=200)
+        .poll(6, handed(0, "a", 2), now_ms=200, until_ms=300, unseen=(0,))
+        .add(lambda called, returned: DeadSeen(called, returned, GROUP, 0, 0, 2, "lease expired, max deliveries"))
+    ),
     "priority inversion": lambda: Story().publish(0, "a").publish(1, "b", priority=9).poll(5, handed(0, "a"), now_ms=1),
     "message withheld": lambda: Story().publish(0, "a").poll(0, now_ms=100).poll(0, now_ms=100),
     "lane out of order": lambda: (
@@ -234,6 +242,22 @@ def test_each_rule_catches_the_history_that_breaks_it_and_only_that_rule_does(ru
 
 def test_no_rule_is_without_a_history_that_breaks_it() -> None:
     assert set(BREAKS) == set(RULES)
+
+
+def test_deliveries_that_nobody_saw_and_that_were_given_back_or_may_have_been_are_no_fault() -> None:
+    def dead(called: float, returned: float) -> Event:
+        return DeadSeen(called, returned, GROUP, 0, 0, 2, "max deliveries")
+
+    def story() -> Story:
+        seen = Story(max_deliveries=2).publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
+        return seen.poll(6, handed(0, "a", 2), now_ms=200, until_ms=300, unseen=(0,))
+
+    released = story().settle("release", 6, 0, now_ms=210).poll(7, handed(0, "a", 2), now_ms=220, until_ms=300)
+    assert released.add(dead).broken() == set()
+    assert story().settle("release", 6, 0, now_ms=210, fate=Fate.UNKNOWN).add(dead).broken() == set()
+    heard_again = story().poll(6, handed(0, "a", 2), now_ms=200, until_ms=300, repeated=True)
+    assert heard_again.add(dead).broken() == set()
+    assert story().administer("redrive", 0).add(dead).broken() == set()
 
 
 # ------------------------------------------------------------------ what is lost, more closely
