@@ -634,7 +634,6 @@ async def test_an_unknown_topic_is_not_created_by_looking(queue: lanner.Queue) -
         queue.admin.describe("nothing"),
         queue.admin.peek("nothing"),
         queue.reader("nothing").open(),
-        queue.consumer("nothing", "g").poll(),
     ):
         with pytest.raises(TopicNotFound):
             await look

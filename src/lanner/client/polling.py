@@ -9,6 +9,8 @@ Rules:
 - A glance that waits at a broker says that there is nothing: that broker is not asked again until it answers.
 - Every poll has a number. One whose answer was lost is repeated under its number, at whoever leads those partitions by
   then, so that its leases come back instead of running out.
+- A topic that is not there is waited for: it is created where topics create themselves, and the wait ends without
+  messages where they do not. So workers may start before the first publish, and outlive a topic that is made anew.
 - What cannot be asked is asked again, with pauses, until the deadline; what the others had is handed out meanwhile.
   Nobody waits long for a slow broker with leases of another in hand.
 """
@@ -16,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,9 +28,19 @@ from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
 from lanner.client.settling import Piece, SettleQueue
-from lanner.errors import ConnectionLost, LannerError, NotFoundError, NotLeader, ServiceUnavailable
+from lanner.errors import (
+    ConnectionLost,
+    LannerError,
+    NotFoundError,
+    NotLeader,
+    PartitionNotFound,
+    ServiceUnavailable,
+    TopicNotFound,
+)
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Glance, Poll, Polled
+
+_log: Final = logging.getLogger("lanner.client")
 
 ROUND_MS: Final = 30_000  # a wait without end is asked in rounds of this
 _ROUND_SEVERAL_MS: Final = 5_000  # where leaders may move meanwhile
@@ -38,6 +51,7 @@ _PATIENCE_S: Final = 0.5  # with a broker that keeps the others waiting
 _GLANCE_MS: Final = 5_000  # how long a broker may take for a look
 _LOST_KEPT_S: Final = 60.0  # leases that nobody heard of have mostly run out by then
 _STEPS_MAX: Final = 64
+_NO_TOPIC_S: Final = 0.25  # between two looks for a topic that is not there
 
 Leaders = dict[Session, list[int]]
 
@@ -92,6 +106,7 @@ class Poller:
         self._watched: dict[Session, tuple[int, ...]] = {}  # where a glance waits, and for which partitions
         self._seen: dict[Session, tuple[tuple[int, ...], int]] = {}  # what such a glance has just told
         self._news: asyncio.Future[None] | None = None
+        self._missed = False
         self._trouble: LannerError | None = None  # why something could not be asked in this round
 
     async def poll(self, max_messages: int, wait_ms: int) -> list[Reply]:
@@ -116,7 +131,11 @@ class Poller:
             if _has_leases(replies):
                 return replies
             now = self._loop.time()
-            if self._trouble is not None:
+            if isinstance(self._trouble, TopicNotFound):
+                if now >= deadline:
+                    return replies
+                await self._watch({}, min(_NO_TOPIC_S, deadline - now))
+            elif self._trouble is not None:
                 await self._pause(self._trouble, leaders, everybody, pause_s, give_up)
                 pause_s = min(_PAUSE_S_MAX, pause_s * 2)
             elif now >= deadline:
@@ -147,7 +166,11 @@ class Poller:
         """Whom to ask for which partitions, in a new round."""
         self._trouble = None
         topic, chosen = self._wanted.topic, self._wanted.partitions
-        route = self._routing.known(topic) or await self._routing.route(topic)
+        try:
+            route = self._routing.known(topic) or await self._routing.route(topic, create=True)
+        except TopicNotFound as error:
+            self._miss_topic(error)
+            return {}
         leaders, orphans = self._routing.by_leader(topic, range(route.partitions) if chosen is None else chosen)
         if orphans:
             self._trouble = NotLeader(f"nobody leads partition {orphans[0]} of {topic} at present", sent=False)
@@ -292,6 +315,8 @@ class Poller:
         if not isinstance(outcome, LannerError):
             return outcome
         self._failed(session, partitions, outcome)
+        if isinstance(self._trouble, TopicNotFound):
+            return None
         self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
         return None
 
@@ -318,11 +343,24 @@ class Poller:
     def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
         if isinstance(error, NotFoundError):
             self._routing.forget(self._wanted.topic)
+        # A topic that was made anew may have fewer partitions than the one that is still remembered.
+        fewer = isinstance(error, PartitionNotFound) and self._wanted.partitions is None
+        if fewer or isinstance(error, TopicNotFound):
+            self._miss_topic(error)
+            return
         if not error.retryable:
             raise error
         for partition in partitions:
             self._routing.failed(self._wanted.topic, partition, session, error)
         self._trouble = error
+
+    def _miss_topic(self, error: LannerError) -> None:
+        """There is no such topic at present, nor are there leases in it."""
+        self._trouble = error if isinstance(error, TopicNotFound) else TopicNotFound(error.message)
+        self._lost.clear()
+        if not self._missed:
+            self._missed = True
+            _log.warning("%s; waiting for it", self._trouble.message)
 
     def _note_lost(self, sequence: int, partitions: list[int], max_messages: int, since: float) -> None:
         self._lost.append(_Lost(sequence, partitions, max_messages, since))

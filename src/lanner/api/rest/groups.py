@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 from msgspec import UnsetType
@@ -34,7 +35,9 @@ from lanner.api.rest.shapes import (
 )
 from lanner.api.rest.topics import shown
 from lanner.broker.desks.calls import Delivered, SettleItem
-from lanner.errors import ServiceUnavailable, ValidationError, from_wire
+from lanner.errors import ServiceUnavailable, TopicNotFound, ValidationError, from_wire
+
+_NO_TOPIC_SECONDS: Final = 0.25  # between two looks for a topic that is not there
 
 
 class SettleKind(IntEnum):
@@ -161,6 +164,24 @@ async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:
 
 
 async def _poll(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
+    """A worker may come before its topic, or outlive it: the topic is made where that is allowed, else waited for."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + call.body.wait_ms / 1_000
+    while True:
+        left_s = max(0.0, deadline - loop.time())
+        try:
+            return await _poll_topic(call, round(left_s * 1_000))
+        except TopicNotFound as error:
+            missing = error
+        try:
+            await call.service.ensure_topic(call.identity, call.topic)
+        except TopicNotFound:
+            if left_s <= 0:
+                raise missing from None
+            await asyncio.sleep(min(left_s, _NO_TOPIC_SECONDS))
+
+
+async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Sequence[Delivered]:
     body = call.body
     return await call.service.poll_messages(
         call.identity,
@@ -171,7 +192,7 @@ async def _poll(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
         partitions=None if isinstance(body.partitions, UnsetType) else body.partitions,
         max_messages=body.max_messages,
         max_bytes=body.max_bytes,
-        wait_ms=body.wait_ms,
+        wait_ms=wait_ms,
         lease_ms=-1 if isinstance(body.lease_ms, UnsetType) else body.lease_ms,
         auto_ack=body.auto_ack,
         start=body.start,
