@@ -48,6 +48,9 @@ CONNECTION_UNSENT_BYTES_MAX: Final = 64 * MIB
 CONNECTION_STALL_MS: Final = 30_000
 CONNECTIONS_MAX: Final = 10_000
 PEER_CONNECTIONS_RESERVED: Final = 1_000  # for other brokers, when clients have taken all there are
+OPEN_FILES_WANTED: Final = 65_536
+OPEN_FILES_OF_STORAGE: Final = 128  # segments that it keeps open
+OPEN_FILES_OF_OTHERS: Final = 128  # the table, logs, listening sockets, lines to other brokers, the loop itself
 PEER_SILENT_MS_MAX: Final = 5_000  # so long may bytes between brokers go unacknowledged
 
 POLL_MESSAGES_MAX: Final = 10_000
@@ -89,6 +92,18 @@ RAFT_FRAME_BYTES: Final = 256 * KIB
 RAFT_MEMBERS_MAX: Final = 1_000
 DISK_RESERVE_BYTES: Final = 1 * GIB
 DISK_RESERVE_FRACTION: Final = 0.05
+
+
+def storage_files_for(open_files: int) -> int:
+    """How many segments storage may keep open in a process that may open so many files."""
+    return min(OPEN_FILES_OF_STORAGE, open_files // 4)
+
+
+def connections_for(open_files: int) -> int:
+    """How many connections fit beside storage in such a process."""
+    others = min(OPEN_FILES_OF_OTHERS, max(open_files // 4, 48))
+    return max(8, open_files - storage_files_for(open_files) - others)
+
 
 assert MESSAGE_BYTES_MAX + KEY_BYTES_MAX + HEADERS_BYTES_MAX < BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + CONTROL_BYTES_MAX < POLL_BYTES_MAX <= FRAME_BYTES_MAX - CONTROL_BYTES_MAX

@@ -16,6 +16,7 @@ from lanner.broker.node import Node
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, join_address, parse_address
 from lanner.errors import LannerError, ValidationError
+from lanner.net.seats import Seats, open_files_max, raise_open_files
 from lanner.net.unfinished import Unfinished
 
 Address = tuple[str, int]
@@ -63,8 +64,8 @@ class Server:
         await node.open()
         self._opened = True
         self.service = Service(node)
-        unfinished = Unfinished()
-        native = NativeDoor(self.service, intake=node.intake, unfinished=unfinished)
+        unfinished, seats = Unfinished(), Seats.for_open_files(open_files_max())
+        native = NativeDoor(self.service, intake=node.intake, unfinished=unfinished, seats=seats)
         self.native_address = await self._open("native", native, native.bind)
         if node.place.is_found:
             await node.join(self.service.addresses)
@@ -77,7 +78,7 @@ class Server:
 
             advertised = parse_address(self.settings.advertise, "advertise")
             names = () if advertised is None else (advertised[0],)
-            rest = RestDoor(self.service, self.settings.allow_origins, names, unfinished=unfinished)
+            rest = RestDoor(self.service, self.settings.allow_origins, names, unfinished=unfinished, seats=seats)
             self.http_address = await self._open("http", rest, rest.start)
         if node.steward is None:
             await node.join(self.service.addresses)
@@ -131,6 +132,7 @@ class Server:
 
 async def serve(settings: BrokerSettings, started: Callable[[Server], None]) -> LannerError | None:
     """Run a broker until SIGTERM or SIGINT, or until it fails; the failure, if that is what ended it."""
+    raise_open_files()
     server = Server(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

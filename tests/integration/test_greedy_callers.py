@@ -50,3 +50,41 @@ async def test_half_a_frame_from_each_of_many_does_not_take_the_brokers_memory(t
             one.cancel()
         for _, writer in callers:
             writer.close()
+
+
+async def say_hello(broker: BrokerProcess) -> tuple[bytes, asyncio.StreamWriter] | None:
+    """A connection, and the first byte of the answer to its HELLO; None: it was closed without one."""
+    reader, writer = await asyncio.open_connection(broker.host, broker.native_port)
+    try:
+        writer.write(HELLO)
+        return (await reader.readexactly(5))[:1], writer
+    except (ConnectionError, asyncio.IncompleteReadError):
+        writer.close()
+        return None
+
+
+async def test_more_connections_than_it_may_open_files_leave_a_broker_publishing(tmp_path: Path) -> None:
+    few_files = ("bash", "-c", 'ulimit -n 256; exec "$@"', "-")
+    settings = {"segment_bytes": 64 * limits.MIB, "disk_reserve_bytes": 0}
+    with BrokerProcess(tmp_path / "data", settings=settings, wrapper=few_files) as broker:
+        async with lanner.connect(broker.native) as queue:
+            await queue.publish("orders", b"before")
+            answers = [await say_hello(broker) for _ in range(400)]
+            welcome = [writer for first, writer in filter(None, answers) if first == b"\x81"]
+            assert 50 < len(welcome) < 256
+            assert any(answer is not None and answer[0] == b"\xff" for answer in answers)  # told why, before the storm
+            files_before = len(list((tmp_path / "data" / "journal").iterdir()))
+            for _ in range(96):
+                await queue.publish("orders", bytes(limits.MIB - 1_000))
+            assert len(list((tmp_path / "data" / "journal").iterdir())) > files_before
+            for answer in filter(None, answers):
+                answer[1].close()
+            async with asyncio.timeout(20):
+                while (after := await say_hello(broker)) is None or after[0] != b"\x81":
+                    await asyncio.sleep(0.05)
+            after[1].close()
+            await queue.publish("orders", b"after")
+        assert broker.running
+        log = broker.log_path.read_text()
+        assert log.count("which is all this broker may have: new ones are refused") == 1
+        assert "Traceback" not in log

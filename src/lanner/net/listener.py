@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from lanner import limits
-from lanner.errors import LannerError, Overloaded, ProtocolError, ServiceUnavailable
+from lanner.errors import LannerError, ProtocolError, ServiceUnavailable
+from lanner.net.acceptor import Acceptor
 from lanner.net.link import Link, Pause
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Part, Unfinished
 from lanner.wire.connection import Request, ServerConnection
 from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
 
 REQUESTS_PER_TURN_MAX: Final = 64
-_BACKLOG: Final = 1_024
 
 
 _HELLO: Final = Command.HELLO  # looked up on its class for every request, a member costs as much as a call
@@ -56,6 +57,7 @@ class ServerLink(Link):
         self._hello_timer: asyncio.TimerHandle | None = None
         self._part: Part | None = None  # the beginning of a frame that is not whole yet
         self._part_number = 0
+        self._refused = False
         self._unfinished = listener.unfinished
         self.peer = ""
 
@@ -66,6 +68,8 @@ class ServerLink(Link):
         self.peer = str(transport.get_extra_info("peername") or "")
         refusal = self._listener.admit(self)
         if refusal is not None:
+            self._refused = True
+            self._listener.seats.refusing += 1
             self._connection.end(refusal)
             self.hang_up()
             return
@@ -144,6 +148,9 @@ class ServerLink(Link):
         self._end_part()
         self._end_hello_timer()
         self._listener.forget(self)
+        if self._refused:
+            self._refused = False
+            self._listener.seats.refusing -= 1
         if self._session is not None:
             self._session.lost()
 
@@ -213,8 +220,7 @@ class Listener:
         self,
         make_session: Callable[[ServerLink], Session],
         *,
-        connections_max: int = limits.CONNECTIONS_MAX,
-        reserved: int = 0,
+        seats: Seats | None = None,
         hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
@@ -222,55 +228,48 @@ class Listener:
     ) -> None:
         self.make_session = make_session
         self.unfinished = Unfinished() if unfinished is None else unfinished  # what callers have not sent whole
-        self.connections_max = connections_max
-        self.reserved = reserved  # so many more, for those whom a session lets in although it is full
+        self.seats = Seats() if seats is None else seats  # shared with the other doors
         self.hello_deadline_ms = hello_deadline_ms
         self.unsent_bytes_max = unsent_bytes_max
         self.stall_ms = stall_ms
         self.links: set[ServerLink] = set()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._stopping = False
 
     async def start(
         self, host: str, port: int, *, ssl_context: ssl.SSLContext | None = None, accept: bool = True
     ) -> tuple[str, int]:
         """Listen; the address that it became (port 0 picks a free one). Without `accept` the address is only taken."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ServerLink(self), host, port, ssl=ssl_context, backlog=_BACKLOG, start_serving=accept
-        )
-        address = self._server.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        self._acceptor = Acceptor(lambda: ServerLink(self), self.seats, ssl_context=ssl_context)
+        address = await self._acceptor.bind(host, port)
+        if accept:
+            self._acceptor.accept()
+        return address
 
     async def accept(self) -> None:
         """Let them in, after a start that only took the address."""
-        assert self._server is not None, "start comes first"
-        await self._server.start_serving()
+        assert self._acceptor is not None, "start comes first"
+        self._acceptor.accept()
 
     def admit(self, link: ServerLink) -> LannerError | None:
         """Count a new connection in, or say why not."""
         if self._stopping:
             return ServiceUnavailable("the broker is stopping")
-        if len(self.links) >= self.connections_max + self.reserved:
-            return self.full()
+        if self.seats.is_full:
+            return self.seats.refuse()
+        self.seats.enter()
         self.links.add(link)
         return None
 
-    @property
-    def is_full(self) -> bool:
-        """Whether only those are left in for whom there is a reserve."""
-        return len(self.links) > self.connections_max
-
-    def full(self) -> Overloaded:
-        return Overloaded(f"the broker has {len(self.links)} connections, which is all it may have")
-
     def forget(self, link: ServerLink) -> None:
-        self.links.discard(link)
+        if link in self.links:
+            self.links.discard(link)
+            self.seats.leave()
 
     def stop_accepting(self) -> None:
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def close(self) -> None:
         """Hang up on everybody; returns when every socket is closed."""
@@ -285,8 +284,6 @@ class Listener:
                     link.abort(ServiceUnavailable("the broker is stopping"))
             if open_still:
                 await asyncio.wait(open_still, timeout=1)
-        if self._server is not None:
-            await self._server.wait_closed()
 
 
 __all__ = ["Listener", "ServerLink", "Session"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +20,10 @@ from typing import Any, Final
 
 import lmdb
 
+from lanner import limits
 from lanner.errors import StorageDamaged, StorageFailed, StorageFull
 from lanner.ledger.ports import FileMissing
 
-OPEN_FILES_MAX: Final = 128
 IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX")) if os.sysconf("SC_IOV_MAX") > 0 else 16
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 SCAN_ROWS: Final = 1_000
@@ -30,8 +31,15 @@ FULL_BYTES: Final = 16 << 20  # with less than this free, a failed save is taken
 MAP_BYTES: Final = (1 << 40, 1 << 38, 1 << 36, 1 << 34)
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NAME: Final = re.compile(r"([0-9]{12})\.journal\Z")
+
+
+def _open_files() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limits.OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft
 
 
 class _Handle:
@@ -54,6 +62,7 @@ class DiskFiles:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._folder = _Handle(os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         self._handles: OrderedDict[int, _Handle] = OrderedDict()
+        self._open_files_max = limits.storage_files_for(_open_files())
         self._lock = threading.Lock()
         self._failure: str | None = None
 
@@ -74,7 +83,8 @@ class DiskFiles:
             self._handles.pop(file_id, None)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            handle = _Handle(os.open(path, flags, 0o640))
+            with self._lock:
+                handle = self._open_path(path, flags)
             _reserve(handle.descriptor, max(size, len(header)))
             _write_all(handle.descriptor, 0, [header])
         except OSError as error:
@@ -166,7 +176,7 @@ class DiskFiles:
                 self._handles.move_to_end(file_id)
                 return handle
             try:
-                handle = _Handle(os.open(self._path(file_id), os.O_RDWR | os.O_CLOEXEC))
+                handle = self._open_path(self._path(file_id), os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
                 raise FileMissing(f"file {file_id} does not exist") from None
             except OSError as error:
@@ -174,9 +184,19 @@ class DiskFiles:
             self._remember(file_id, handle)
             return handle
 
+    def _open_path(self, path: Path, flags: int) -> _Handle:
+        """Open it; a process that has run out of descriptors lets go of files that nobody uses at the moment."""
+        try:
+            return _Handle(os.open(path, flags, 0o640))
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR or not self._handles:
+                raise
+            self._handles.clear()
+            return _Handle(os.open(path, flags, 0o640))
+
     def _remember(self, file_id: int, handle: _Handle) -> None:
         self._handles[file_id] = handle
-        while len(self._handles) > OPEN_FILES_MAX:
+        while len(self._handles) > self._open_files_max:
             self._handles.popitem(last=False)
 
     def _sync(self, handle: _Handle, name: str, call: Any) -> None:

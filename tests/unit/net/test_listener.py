@@ -26,6 +26,7 @@ from lanner.net.connector import open_connection
 from lanner.net.link import Pause
 from lanner.net.listener import REQUESTS_PER_TURN_MAX, Listener, ServerLink
 from lanner.net.loop import run
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
@@ -235,7 +236,7 @@ async def test_a_truncated_frame_and_a_closed_socket_leave_the_listener_serving(
 
 
 async def test_connections_are_bounded_and_the_one_too_many_is_told() -> None:
-    async with serving(connections_max=2) as served:
+    async with serving(seats=Seats(2)) as served:
         links = [await open_connection(*served.address) for _ in range(2)]
         with pytest.raises(Overloaded, match="2 connections"):
             await open_connection(*served.address)

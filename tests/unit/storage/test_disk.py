@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_opened_or_removed_is_an_error_of_the_disk(
 
 
 def test_many_files_need_few_descriptors(files: DiskFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OPEN_FILES_MAX", 4)
+    monkeypatch.setattr(files, "_open_files_max", 4)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(1, 20):
         files.create(number, 10, b"%d" % number)
@@ -286,3 +286,22 @@ def test_a_small_address_space_gets_a_smaller_map(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "MAP_BYTES", (1 << 38, 1 << 20))
     LmdbTable(tmp_path / "two").close()
     assert opened == [1 << 38, 1 << 20]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_storage_gives_up_files_it_does_not_use_when_the_process_has_no_descriptors_left(
+    files: DiskFiles, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    for file_id in (1, 2):
+        files.create(file_id, 4_096, b"head")
+    opened = os.open
+
+    def starved(path: Any, *more: Any, **named: Any) -> int:
+        if files._handles:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *more, **named)
+
+    monkeypatch.setattr(module.os, "open", starved)
+    files.create(3, 4_096, b"head")
+    files.write(3, 4, [b"more"])
+    assert bytes(files.read(1, 0, 4)) == b"head"

@@ -24,6 +24,7 @@ from lanner.broker.desks.calls import Identity, PollResult, PublishResult, Settl
 from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
@@ -64,7 +65,7 @@ class NativeDoor:
         intake: Intake | None = None,
         inflight_max: int = limits.CONNECTION_INFLIGHT_MAX,
         inflight_bytes_max: int = limits.CONNECTION_INFLIGHT_BYTES_MAX,
-        connections_max: int = limits.CONNECTIONS_MAX,
+        seats: Seats | None = None,
         hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
@@ -79,8 +80,7 @@ class NativeDoor:
         self._sessions: set[_Session] = set()
         self._listener = Listener(
             self._open_session,
-            connections_max=connections_max,
-            reserved=0 if intake is None else limits.PEER_CONNECTIONS_RESERVED,
+            seats=seats,
             hello_deadline_ms=hello_deadline_ms,
             unsent_bytes_max=unsent_bytes_max,
             stall_ms=stall_ms,
@@ -94,11 +94,8 @@ class NativeDoor:
         return len(self._listener.links)
 
     @property
-    def is_full(self) -> bool:
-        return self._listener.is_full
-
-    def full(self) -> LannerError:
-        return self._listener.full()
+    def seats(self) -> Seats:
+        return self._listener.seats
 
     async def start(self, host: str, port: int, *, ssl: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listen; the address that it became."""
@@ -169,8 +166,8 @@ class _Session:
             self._peer = hello.peer
             self._link.count_apart(self._door.between_brokers)
             self._link.expect_progress(limits.PEER_SILENT_MS_MAX)
-        elif self._door.is_full:
-            raise self._door.full()  # the rest is for other brokers: clients must not keep them out
+        elif self._door.seats.is_beyond_callers:
+            raise self._door.seats.refuse()  # the rest is for other brokers: clients must not keep them out
         elif self._intake is not None and not self._intake.open_to_clients:
             raise ServiceUnavailable("the broker does not belong to its cluster yet; try another one, or again soon")
         return HelloReply(

@@ -35,6 +35,7 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import check_name
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -55,9 +56,14 @@ _JSON: Final = b"application/json"
 _encoder: Final = msgspec.json.Encoder()
 
 
-def build_app(service: Forwarder, gate: Gate | None = None, unfinished: Unfinished | None = None) -> AsgiApp:
+def build_app(
+    service: Forwarder,
+    gate: Gate | None = None,
+    unfinished: Unfinished | None = None,
+    seats: Seats | None = None,
+) -> AsgiApp:
     """The whole door as an ASGI application."""
-    door = Door(service, Unfinished() if unfinished is None else unfinished)
+    door = Door(service, unfinished or Unfinished(), seats or Seats())
     gate = gate or Gate()
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:

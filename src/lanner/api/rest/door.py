@@ -20,7 +20,9 @@ from lanner import limits
 from lanner.api.rest.app import build_app
 from lanner.api.rest.origins import Gate
 from lanner.api.rest.problems import answer_to
-from lanner.errors import LannerError, Overloaded, RequestTimeout, ValidationError
+from lanner.errors import LannerError, RequestTimeout, ValidationError
+from lanner.net.acceptor import Acceptor
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Part, Unfinished
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ IDLE_SECONDS: Final = 75
 WRITE_DEADLINE_SECONDS: Final = 30.0
 UNREAD_BYTES_MAX: Final = 256 * limits.MIB
 LINGER_SECONDS: Final = 1.0
-_BACKLOG: Final = 1_024
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavailable", 429: b"Too Many Requests"}
 
 _log: Final = logging.getLogger("lanner.api.rest.http")
@@ -43,8 +44,9 @@ _log.setLevel(logging.ERROR)  # what clients do wrong is told to them, not to th
 class DoorState(ServerState):
     """What the connections of a door share."""
 
-    def __init__(self, unfinished: Unfinished) -> None:
+    def __init__(self, unfinished: Unfinished, seats: Seats) -> None:
         super().__init__()
+        self.seats = seats
         self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.unread_bytes = 0  # of replies that slow clients have not read yet
 
@@ -101,7 +103,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     head_deadline_seconds = HEAD_DEADLINE_SECONDS
     write_deadline_seconds = WRITE_DEADLINE_SECONDS
-    connections_max = limits.CONNECTIONS_MAX
     unread_bytes_max = UNREAD_BYTES_MAX
     server_state: DoorState
 
@@ -111,6 +112,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_part: Part | None = None
         self._in_head = True
+        self._entered = False
         self._joining: JoiningTransport
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -119,12 +121,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.transport = self._joining = JoiningTransport(transport)
-        if len(self.connections) > self.connections_max:
-            self._refuse(Overloaded("the broker has too many connections; try again later"))
+        seats = self.server_state.seats
+        if seats.is_full_for_callers:
+            seats.refusing += 1
+            self._refuse(seats.refuse())
             return
+        self._entered = True
+        seats.enter()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._entered:
+            self.server_state.seats.leave()
+        else:
+            self.server_state.seats.refusing -= 1
         self._head_is_over()
         self.resume_writing()
         super().connection_lost(exc)
@@ -225,19 +235,21 @@ class RestDoor:
         names: Iterable[str] = (),
         *,
         unfinished: Unfinished | None = None,
+        seats: Seats | None = None,
     ) -> None:
         self._service = service
         self._allow_origins = tuple(allow_origins)
         self._names = tuple(names)  # by which others know this broker
         self._unfinished = Unfinished() if unfinished is None else unfinished
-        self._state = DoorState(self._unfinished)
-        self._server: asyncio.Server | None = None
+        self._seats = Seats() if seats is None else seats
+        self._state = DoorState(self._unfinished, self._seats)
+        self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, with the port that port 0 became."""
         gate = Gate(host, allowed=self._allow_origins, names=self._names)
         config = Config(
-            build_app(self._service.anywhere, gate, self._unfinished),
+            build_app(self._service.anywhere, gate, self._unfinished, self._seats),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",
@@ -253,16 +265,16 @@ class RestDoor:
         def connect() -> BoundedProtocol:
             return BoundedProtocol(config=config, server_state=self._state, app_state={})
 
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(connect, host, port, backlog=_BACKLOG, reuse_address=True)
-        name = self._server.sockets[0].getsockname()
-        return str(name[0]), int(name[1])
+        self._acceptor = Acceptor(connect, self._seats)
+        address = await self._acceptor.bind(host, port)
+        self._acceptor.accept()
+        return address
 
     async def stop(self, drain_ms: int = 5_000) -> None:
         """Take no new connection, finish the requests in hand, close."""
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
+        self._acceptor.close()
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -271,4 +283,4 @@ class RestDoor:
             task.cancel()
         for connection in list(self._state.connections):
             connection.transport.abort()
-        self._server = None
+        self._acceptor = None

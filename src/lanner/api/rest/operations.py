@@ -16,6 +16,7 @@ import msgspec
 from lanner.api.rest.shapes import NoBody, NoQuery
 from lanner.broker.desks.calls import Identity
 from lanner.errors import LannerError
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ CALL_DEADLINE_MS: Final = 30_000
 class Door:
     """What all calls of one door share: the cluster's service, a name to poll under, and counters."""
 
-    def __init__(self, service: Forwarder, unfinished: Unfinished) -> None:
+    def __init__(self, service: Forwarder, unfinished: Unfinished, seats: Seats) -> None:
         self.service = service
+        self.seats = seats  # the connections of all doors
         self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}

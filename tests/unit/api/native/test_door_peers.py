@@ -22,6 +22,7 @@ from lanner.errors import (
     ServiceUnavailable,
 )
 from lanner.net.connector import ClientLink, open_connection
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, Empty, PeerHello, Publish
@@ -186,7 +187,7 @@ async def test_a_broker_of_another_cluster_is_refused_at_once() -> None:
 
 
 async def test_clients_cannot_keep_other_brokers_out_by_taking_all_connections() -> None:
-    async with opened(FakeIntake(), connections_max=1) as address:
+    async with opened(FakeIntake(), seats=Seats(1, 1_000)) as address:
         client = await open_connection(*address)
         with pytest.raises(Overloaded):
             await open_connection(*address)

@@ -8,6 +8,7 @@ import pytest
 
 from lanner import limits
 from lanner.api.rest.door import HEAD_BYTES_MAX, BoundedProtocol, RestDoor
+from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 
 PUBLISH = b"POST /topic/orders/publish HTTP/1.1\r\nhost: localhost\r\n"
@@ -206,15 +207,24 @@ async def test_replies_that_nobody_reads_are_bounded_together(address, service, 
     writer.close()
 
 
-async def test_too_many_connections_are_turned_away(address, monkeypatch):
-    monkeypatch.setattr(BoundedProtocol, "connections_max", 1)
+async def test_too_many_connections_are_turned_away_and_there_is_room_again_when_one_goes(service):
+    seats = Seats(1, reserved=5)
+    door = RestDoor(service, seats=seats)
+    address = await door.start("127.0.0.1", 0)
     _, first = await asyncio.open_connection(*address)
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        while seats.open != 1:
+            await asyncio.sleep(0.001)
     reader, second = await asyncio.open_connection(*address)
     status, _, reply = await answer(reader)
     assert (status, reply["type"]) == (429, "Overloaded")
-    first.close()
-    second.close()
+    assert (seats.open, seats.refusing, seats.refused_total) == (1, 1, 1)
+    for writer in (first, second):
+        writer.close()
+    async with asyncio.timeout(5):
+        while seats.open or seats.refusing:
+            await asyncio.sleep(0.001)
+    await door.stop(drain_ms=1_000)
 
 
 async def test_a_door_that_stops_finishes_what_it_has_in_hand(service):
