@@ -338,6 +338,12 @@ class DataDirectoryRefused(ServerError):
     code = 94
 
 
+class UnknownRecord(ServerError):
+    """A committed record is of a kind or version that this release does not know; its replica stops there."""
+
+    code = 95
+
+
 def catalogue() -> dict[int, type[LannerError]]:
     """Every error by its wire code."""
     found: dict[int, type[LannerError]] = {}

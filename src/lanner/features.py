@@ -4,6 +4,11 @@ A broker supports every level from LOWEST to HIGHEST. The metadata machine holds
 records, commands and fields that other brokers read are used only from the level on that brought them, so that brokers
 can be upgraded one at a time. `lanner cluster upgrade` raises it once every broker supports more; it never falls.
 
+A record that a replica does not know was written by a release that is newer, so skipping it would make that replica
+another one than the rest: it stops there instead, and goes on from there with a release that knows it. Fields that a
+release adds at the end of a known record need no such stop: nobody writes them before the level that brought them, and
+no cluster reaches it with a broker that would overlook them.
+
 What only the broker itself reads (its journal, its table) has versions of its own and does not wait for a level.
 """
 
@@ -11,9 +16,14 @@ from __future__ import annotations
 
 from typing import Final
 
-LOWEST: Final = 1  # 0.1.0
-HIGHEST: Final = 2  # 0.2.0
+LOWEST: Final = 1
+HIGHEST: Final = 2
+RELEASES: Final = {1: "0.1.0", 2: "0.2.0"}  # which brought a level
 
 IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
 
-assert 1 <= LOWEST <= IDENTITIES <= HIGHEST
+assert 1 <= LOWEST <= IDENTITIES <= HIGHEST and set(RELEASES) == set(range(1, HIGHEST + 1))
+
+START_NEWER: Final = (
+    f"this is release {RELEASES[HIGHEST]}: start the broker with the newest release that the cluster has run, or later"
+)

@@ -31,7 +31,8 @@ from lanner.broker.saving import Saving
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import DeadlineExceeded, LannerError, ServerError
+from lanner.errors import DeadlineExceeded, LannerError, ServerError, UnknownRecord
+from lanner.features import HIGHEST, START_NEWER
 from lanner.ledger import Ledger
 from lanner.storage import DataDirectory, open_directory
 from lanner.wire.messages import PeerHello
@@ -115,6 +116,7 @@ class Node:
         self.engine = Engine(
             ledger, files, rng=rng, now_ms=self.now_ms, clocks=self.clock.known, cache_bytes=settings.cache_bytes
         )
+        self.engine.on_stopped = self._say_stopped
         self.saving = Saving(
             self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )
@@ -353,6 +355,19 @@ class Node:
             self.steward.peer_silent(node_id)
             self.kick()
 
+    def _say_stopped(self, set_id: int, error: UnknownRecord) -> None:
+        text = "the replica of %s on this broker has stopped: %s; %s; other brokers go on with theirs"
+        log.error(text, self._shown(set_id), error.message, START_NEWER)
+
+    @property
+    def stopped_partitions(self) -> dict[str, str]:
+        """Partitions whose replica here cannot go on with this release, and why."""
+        return {self._shown(set_id): error.message for set_id, error in self.engine.stopped.items()}
+
+    def _shown(self, set_id: int) -> str:
+        record = self.engine.cluster.sets.get(set_id)
+        return f"set {set_id}" if record is None else record.shown
+
     def kick(self) -> None:
         """Something may be waiting: pump the engine at the end of this turn of the loop."""
         self.commits.kick()
@@ -370,6 +385,12 @@ class Node:
         if steward is None:
             return
         steward.follow()
+        level = engine.feature_level
+        if level > HIGHEST:
+            self.fail(
+                UnknownRecord(f"the cluster is at feature level {level}, and {HIGHEST} is known here; {START_NEWER}")
+            )
+            return
         now = (engine.cluster.applied_index, len(engine.replicas))
         if now != self._followed:
             self._followed = now

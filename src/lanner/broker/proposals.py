@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lanner.broker.replicas.engine import CLUSTER_SET
+from lanner.cluster import is_known
 from lanner.errors import (
     BadGateway,
     ConnectionLost,
     DeadlineExceeded,
     LannerError,
     NotLeader,
+    NotSupported,
     ServiceUnavailable,
     ValidationError,
 )
@@ -114,6 +116,8 @@ class Proposals:
         """Into the log of this broker, if it leads: where it was applied, and what it came to."""
         if not 0 < len(command) <= COMMAND_BYTES_MAX:
             raise ValidationError(f"a command of {len(command)} bytes is too short or too long")
+        if not is_known(command):  # once it is committed, nobody may skip it
+            raise NotSupported(f"command {command[0]} is not known to the broker that leads the metadata: upgrade that")
         future: asyncio.Future[Any] = self._loop.create_future()
 
         def applied(result: Any) -> None:

@@ -96,7 +96,8 @@ class Steward:
         self._routes.clear()
         wanted = {holding.set_id: holding for holding in self._holdings(cluster) if holding.set_id != CLUSTER_SET}
         self._let_go(cluster, wanted)
-        self._wanted = {set_id: one for set_id, one in wanted.items() if set_id not in self.engine.replicas}
+        running = self.engine.replicas.keys() | self.engine.stopped.keys()
+        self._wanted = {set_id: one for set_id, one in wanted.items() if set_id not in running}
         self._tell_settings(cluster)
         self._open_some()
 
@@ -115,7 +116,7 @@ class Steward:
         """Close what is gone for good, whatever else is here."""
         engine = self.engine
         held = {set_id: replica.node.node_id for set_id, replica in engine.replicas.items() if set_id != CLUSTER_SET}
-        held |= {set_id: engine.ledger.state(set_id).replica_id for set_id in self._unopened}
+        held |= {set_id: engine.ledger.state(set_id).replica_id for set_id in (*self._unopened, *engine.stopped)}
         for set_id, replica_id in held.items():
             holding = wanted.get(set_id)
             if holding is not None and holding.replica_id == replica_id:

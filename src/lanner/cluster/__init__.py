@@ -28,6 +28,7 @@ from lanner.cluster.commands import (
     encode_transfer_leader,
     encode_undrain_broker,
     encode_update_broker,
+    is_known,
 )
 from lanner.cluster.machine import Cluster, Outcome
 from lanner.cluster.registration import Registration
@@ -86,4 +87,5 @@ __all__ = [
     "encode_transfer_leader",
     "encode_undrain_broker",
     "encode_update_broker",
+    "is_known",
 ]

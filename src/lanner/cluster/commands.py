@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster.registration import Registration, check_founders, check_registration
 from lanner.cluster.values import Action
-from lanner.errors import NotSupported, ValidationError
+from lanner.errors import UnknownRecord, ValidationError
 from lanner.model import TopicSettings, check_name
 
 VERSION: Final = 1
@@ -304,16 +304,22 @@ def check_time(now_ms: int, field: str = "now_ms") -> int:
     return now_ms
 
 
+def is_known(payload: bytes) -> bool:
+    """Whether this release has such a command, whatever is in it: only those may be proposed."""
+    return len(payload) > _PREFIX_BYTES and payload[0] in _DECODERS and payload[1] == VERSION
+
+
 def decode(payload: bytes) -> Command:
-    """The command in a log entry, or a catalogue error that says why it is none."""
+    """The command in a log entry, or a catalogue error that says why it is none; UnknownRecord: of a newer release."""
     if not _PREFIX_BYTES < len(payload) <= COMMAND_BYTES_MAX:
         raise ValidationError(f"a command of {len(payload)} bytes is too short or too long")
     kind, version = payload[0], payload[1]
-    decoder = _DECODERS.get(kind)
-    if decoder is None or version != VERSION:
-        raise NotSupported(f"command {kind} in version {version} is not known to this broker")
+    if not is_known(payload):
+        raise UnknownRecord(
+            f"the metadata holds command {kind} in version {version}, which is not known here; {features.START_NEWER}"
+        )
     try:
-        return decoder(payload[_PREFIX_BYTES:])
+        return _DECODERS[kind](payload[_PREFIX_BYTES:])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is not UTF-8
         raise ValidationError(f"the command does not decode: {error}") from None
 

@@ -1,8 +1,10 @@
 """The machine itself: entries go in, one after the other; the state behind them is kept as rows.
 
-`apply` is the only mutator, and it never raises for what an entry holds: a command that cannot be carried out has an
-error as its result and leaves everything as it was. Otherwise one bad entry in the log would stop the broker at every
-start. What changed since the last save is known by key, so a save writes only that.
+`apply` is the only mutator. A command that cannot be carried out has an error as its result and leaves everything as it
+was. Otherwise one bad entry in the log would stop the broker at every start. Only a command of a newer release raises
+(UnknownRecord), before anything has changed: this machine cannot go on as the others do, so it must not go on.
+
+What changed since the last save is known by key, so a save writes only that.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from lanner.cluster.settling import settle
 from lanner.cluster.state import Counters, Rows, State, Topic
 from lanner.cluster.values import Broker, Move, Plan, ReplicaSet
 from lanner.cluster.views import Views
-from lanner.errors import LannerError, ValidationError
+from lanner.errors import LannerError, UnknownRecord, ValidationError
 
 Result = Topic | Broker | Plan | ReplicaSet | int | str | LannerError | None
 
@@ -111,12 +113,19 @@ class Cluster(Views):
         state = self._state
         if index <= state.counters.applied_index:
             raise AssertionError(f"entry {index} was applied before: {state.counters.applied_index} is the latest")
+        refused: LannerError | None = None
+        command: Command | None = None
+        try:
+            command = None if payload is None else decode(payload)
+        except UnknownRecord:
+            raise
+        except LannerError as error:
+            refused = error
         state.counters.applied_index = index
         state.touch_counters()
-        if payload is None:
-            return Outcome(None)
+        if command is None:
+            return Outcome(refused)
         try:
-            command = decode(payload)
             self._take_time(command)
             result = self._carry_out(command)
         except LannerError as error:

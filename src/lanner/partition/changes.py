@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from lanner.errors import LannerError, MalformedBatch
+from lanner.errors import LannerError, MalformedBatch, UnknownRecord, UnsupportedVersion
 from lanner.limits import BATCH_MESSAGES_MAX, TIME_MS_MAX
 from lanner.model import LANES, GroupKind
 from lanner.partition import records
@@ -60,6 +60,8 @@ def apply_append(state: State, index: int, payload: bytes, header_of: Callable[[
         if append_ms > state.machine_ms:
             state.machine_ms = append_ms
         repeated = _find_repeat(state, header)
+    except UnknownRecord:
+        raise
     except LannerError as error:
         return Outcome(error, False, _NOTHING, False)
     if repeated is not None:
@@ -70,6 +72,8 @@ def apply_append(state: State, index: int, payload: bytes, header_of: Callable[[
 def _read_header(payload: bytes, header_of: Callable[[memoryview], HeaderLike]) -> HeaderLike:
     try:
         header = header_of(memoryview(payload)[records.APPEND_PREFIX_BYTES :])
+    except UnsupportedVersion as error:  # a door lets no such batch in, unless its release knows it
+        raise UnknownRecord(f"the log holds a batch that is not known here: {error.message}") from None
     except LannerError:
         raise
     except Exception as error:  # whatever a reader of foreign bytes may raise: it is in the log, and must not stop it
@@ -139,6 +143,8 @@ def _store(state: State, index: int, size: int, header: HeaderLike) -> Outcome:
 def apply_decision(state: State, index: int, payload: bytes) -> Outcome:
     try:
         decision = records.decode_decision(payload)
+    except UnknownRecord:
+        raise
     except LannerError as error:
         return Outcome(error, False, _NOTHING, False)
     if decision.now_ms > state.machine_ms:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lanner import features
-from lanner.errors import GroupNotFound, ValidationError
+from lanner.errors import GroupNotFound, UnknownRecord
 from lanner.limits import LIST_ITEMS_MAX
 from lanner.model import LANES, GroupKind, TopicSettings
 from lanner.partition import changes, decisions, upkeep
@@ -66,19 +66,25 @@ class Partition:
     # ------------------------------------------------------------------ the log
 
     def apply(self, index: int, payload: bytes | None) -> Outcome:
-        """Carry out one entry. Never raises, whatever the payload: what cannot be read is answered with an error."""
+        """Carry out one entry. What cannot be read is answered with an error; UnknownRecord is raised, with nothing
+        changed, for a record of a newer release: whoever skipped it would differ from the others for ever."""
         state = self._state
-        if index <= state.applied_index:
+        before = state.applied_index
+        if index <= before:
             return _NOTHING
         state.applied_index = index
         if not payload:
             return _NOTHING
         kind = payload[0]
-        if kind == APPEND_KIND:
-            return changes.apply_append(state, index, payload, self._header_of)
-        if kind == DECISION_KIND:
-            return changes.apply_decision(state, index, payload)
-        return Outcome(ValidationError(f"the log has an entry of the unknown kind {kind}"), False, (), False)
+        try:
+            if kind == APPEND_KIND:
+                return changes.apply_append(state, index, payload, self._header_of)
+            if kind == DECISION_KIND:
+                return changes.apply_decision(state, index, payload)
+            raise UnknownRecord(f"the log holds a record of kind {kind}, which is not known here")
+        except UnknownRecord:
+            state.applied_index = before
+            raise
 
     def decide(
         self, requests: Sequence[Request], settings: TopicSettings, now_ms: int, feature_level: int = features.LOWEST

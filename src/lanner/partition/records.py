@@ -13,11 +13,11 @@ kind of settle a holder wanted it so, and every replica remembers that; 0: nobod
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, get_args
 
 import msgspec
 
-from lanner.errors import MalformedBatch, UnsupportedVersion, ValidationError
+from lanner.errors import MalformedBatch, UnknownRecord, ValidationError
 from lanner.limits import TIME_MS_MAX
 from lanner.model import LANES
 
@@ -227,6 +227,8 @@ class Decision(msgspec.Struct, array_like=True, gc=False):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Decision)
+_loose_decoder: Final = msgspec.msgpack.Decoder()
+_TAGS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(AnyFact))
 
 
 def encode_append(append_ms: int, batch: bytes | memoryview) -> bytes:
@@ -240,7 +242,7 @@ def decode_append(payload: bytes) -> int:
         raise MalformedBatch(f"the append is {len(payload)} bytes long, shorter than its prefix", field="prefix")
     _, version, _, _, append_ms = _PREFIX.unpack_from(payload)
     if version != APPEND_VERSION:
-        raise UnsupportedVersion(f"the append has version {version}; this broker knows {APPEND_VERSION}")
+        raise UnknownRecord(f"the log holds an append of version {version}; {APPEND_VERSION} is known here")
     if not 0 <= append_ms <= TIME_MS_MAX:
         raise MalformedBatch(f"the append time {append_ms} is not a time", field="append_ms")
     return int(append_ms)
@@ -252,14 +254,29 @@ def encode_decision(now_ms: int, seen_index: int, facts: list[AnyFact]) -> bytes
 
 def decode_decision(payload: bytes) -> Decision:
     if payload[1:2] != _DECISION_PREFIX[1:]:
-        raise UnsupportedVersion(f"the decision has version {payload[1:2].hex()}; this broker knows {DECISION_VERSION}")
+        raise UnknownRecord(
+            f"the log holds a decision of version {payload[1:2].hex()}; {DECISION_VERSION} is known here"
+        )
     try:
         decision = _decoder.decode(memoryview(payload)[2:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        strange = _unknown_tags(payload)
+        if strange:
+            raise UnknownRecord(f"the log holds facts with the tags {strange}, which are not known here") from None
         raise ValidationError(f"the decision does not decode: {error}") from None
     if not 0 <= decision.now_ms <= TIME_MS_MAX:
         raise ValidationError(f"the decision's time {decision.now_ms} is not a time")
     return decision
+
+
+def _unknown_tags(payload: bytes) -> list[int]:
+    """The tags of facts that this release does not have, in a decision that does not decode."""
+    try:
+        _, _, facts = _loose_decoder.decode(memoryview(payload)[2:])[:3]
+        tags = {fact[0] for fact in facts}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, LookupError):
+        return []  # no decision of any release
+    return sorted(tag for tag in tags if isinstance(tag, int) and tag not in _TAGS)
 
 
 def mask_bytes(mask: int) -> bytes:

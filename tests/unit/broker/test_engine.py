@@ -13,7 +13,7 @@ from lanner import batch
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, _item
 from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.payloads import PayloadCache
-from lanner.errors import LannerError, PartitionNotFound, TopicNotFound
+from lanner.errors import LannerError, NotLeader, PartitionNotFound, TopicNotFound, UnknownRecord
 from lanner.ledger import Ledger, perform
 from lanner.partition import WAIT, Appended, Poll, Settle, encode_append
 from lanner.raft import Entry, HardState, Ready
@@ -235,3 +235,45 @@ def test_what_a_later_ready_discards_is_not_stored(second_first: int, left: list
     assert (item.set_id, item.hard_state) == (4, HardState(2, 0))
     assert [entry[0] for entry in item.entries] == left
     assert [entry[3] for entry in item.entries][-2:] == [b"new", b"new"]
+
+
+# ---------------------------------------------------------------------- records of a newer release
+
+
+def test_a_record_that_is_not_known_stops_its_replica_and_no_other_and_again_after_a_restart() -> None:
+    broker = Broker()
+    broker.engine.open_set(2)
+    broker.settle()
+    broker.publish(b"before")
+    broker.settle()
+    stopped: list[int] = []
+    broker.engine.on_stopped = lambda set_id, _error: stopped.append(set_id)
+    told: list[Any] = []
+    broker.engine.propose(1, b"\x77 of tomorrow", told.append)
+    broker.engine.propose(1, encode_append(broker.now_ms, batch.encode([b"after"])), told.append)
+    broker.settle()
+    assert stopped == [1] == list(broker.engine.stopped)
+    assert [type(one) for one in told] == [NotLeader, NotLeader], "what became of them is not known here"
+    with pytest.raises(PartitionNotFound):
+        broker.engine.replica(1)
+    applied: list[Any] = []
+    broker.engine.propose(2, encode_append(broker.now_ms, batch.encode([b"other"])), applied.append)
+    broker.engine.tick()
+    broker.settle()
+    assert isinstance(applied[0], Appended)
+    broker.save()
+    broker.start()
+    assert list(broker.engine.stopped) == [1], "never skipped"
+    kept = broker.engine.ledger.state(1)
+    assert kept.saved_index == 2 < 4 <= kept.last_index, "its log waits for a release that knows more"
+    broker.engine.close_set(1, TopicNotFound("deleted"))
+    assert broker.engine.stopped == {}
+
+
+def test_a_command_that_is_not_known_stops_the_broker() -> None:
+    broker = Broker()
+    broker.engine.propose(CLUSTER_SET, b"\x77\x01\x90", lambda _result: None)
+    with pytest.raises(UnknownRecord, match="start the broker with the newest release"):
+        broker.settle()
+    with pytest.raises(UnknownRecord):
+        broker.start()

@@ -10,10 +10,12 @@ import pytest
 
 from lanner.broker.node import Node
 from lanner.broker.proposals import COMMAND_BYTES_MAX, OUTCOMES_MAX, Outcomes, Proposals, Waiting
+from lanner.cluster import encode_rebalance
 from lanner.errors import (
     ConnectionLost,
     DeadlineExceeded,
     NotLeader,
+    NotSupported,
     ServiceUnavailable,
     TopicExists,
     ValidationError,
@@ -21,6 +23,8 @@ from lanner.errors import (
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Control
 from lanner.wire.peers import Proposed
+
+COMMAND = encode_rebalance(1)
 
 
 class FakeNode:
@@ -74,53 +78,53 @@ class FakeNode:
 
 async def test_a_leader_proposes_here_and_tells_what_it_came_to() -> None:
     node = FakeNode("own", "made")
-    assert await node.proposals.propose(b"c", 1_000) == "made"
-    assert await FakeNode("own", "made").proposals.propose_here(b"c", 1_000) == (11, "made")
+    assert await node.proposals.propose(COMMAND, 1_000) == "made"
+    assert await FakeNode("own", "made").proposals.propose_here(COMMAND, 1_000) == (11, "made")
 
 
 async def test_what_the_machine_refuses_is_raised() -> None:
     with pytest.raises(TopicExists):
-        await FakeNode("own", TopicExists()).proposals.propose(b"c", 1_000)
+        await FakeNode("own", TopicExists()).proposals.propose(COMMAND, 1_000)
     with pytest.raises(TopicExists):
-        await FakeNode("other", TopicExists()).proposals.propose(b"c", 1_000)
+        await FakeNode("other", TopicExists()).proposals.propose(COMMAND, 1_000)
 
 
 async def test_everybody_else_sends_it_to_the_leader_and_has_the_outcome_from_the_own_machine() -> None:
     node = FakeNode("other", "made")
-    assert await node.proposals.propose(b"c", 1_000) == "made"
-    assert node.asked == [b"c"]
+    assert await node.proposals.propose(COMMAND, 1_000) == "made"
+    assert node.asked == [COMMAND]
 
 
 async def test_it_is_tried_again_while_nobody_leads_or_the_connection_breaks() -> None:
     node = FakeNode("other", ConnectionLost("cut"), NotLeader("not me"), ServiceUnavailable("draining"), "made")
-    assert await node.proposals.propose(b"c", 5_000) == "made"
+    assert await node.proposals.propose(COMMAND, 5_000) == "made"
     assert len(node.asked) == 4
 
 
 async def test_nobody_for_too_long_is_a_missed_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match="nobody leads the metadata"):
-        await FakeNode("").proposals.propose(b"c", 50)
+        await FakeNode("").proposals.propose(COMMAND, 50)
     with pytest.raises(DeadlineExceeded, match="did not commit in time"):
-        await FakeNode("own", None).proposals.propose(b"c", 50)
+        await FakeNode("own", None).proposals.propose(COMMAND, 50)
 
 
 async def test_a_command_that_took_effect_unheard_is_not_reported_as_somebody_elses() -> None:
     node = FakeNode("own", ("made",), TopicExists())
-    assert await node.proposals.propose(b"c", 5_000) == "made"
-    assert node.asked == [b"c", b"c"]
+    assert await node.proposals.propose(COMMAND, 5_000) == "made"
+    assert node.asked == [COMMAND, COMMAND]
 
 
 async def test_what_somebody_else_did_before_is_still_a_conflict() -> None:
     node = FakeNode("own", NotLeader("not yet"), TopicExists())
-    node.proposals.outcomes.note(9, b"c", "made")
+    node.proposals.outcomes.note(9, COMMAND, "made")
     with pytest.raises(TopicExists):
-        await node.proposals.propose(b"c", 5_000)
+        await node.proposals.propose(COMMAND, 5_000)
 
 
 async def test_an_outcome_that_came_within_a_snapshot_is_not_known() -> None:
     node = FakeNode("other", None)
     with pytest.raises(ServiceUnavailable, match="outcome is not known"):
-        await node.proposals.propose(b"c", 1_000)
+        await node.proposals.propose(COMMAND, 1_000)
 
 
 @pytest.mark.parametrize("size", [0, COMMAND_BYTES_MAX + 1])
@@ -132,7 +136,7 @@ async def test_commands_are_bounded(size: int) -> None:
 def test_only_so_many_outcomes_are_kept() -> None:
     outcomes = Outcomes()
     for index in range(OUTCOMES_MAX + 1):
-        outcomes.note(index, b"c", index)
+        outcomes.note(index, COMMAND, index)
     assert isinstance(outcomes.at(0), ServiceUnavailable)
     assert outcomes.at(OUTCOMES_MAX) == OUTCOMES_MAX
 
@@ -150,3 +154,11 @@ async def test_those_who_wait_look_again_whenever_something_may_have_changed() -
     seen.append(1)
     waiting.look_again()
     await asyncio.wait_for(waiter, 1)
+
+
+async def test_a_command_that_this_release_does_not_know_is_not_proposed() -> None:
+    """Once it were committed, every broker that does not know it would stop."""
+    node = FakeNode("own")
+    with pytest.raises(NotSupported, match="command 119 is not known"):
+        await node.proposals.propose_here(b"\x77\x01\x90", 1_000)
+    assert node.asked == []

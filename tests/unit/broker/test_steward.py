@@ -28,6 +28,7 @@ from lanner.cluster import (
 from lanner.errors import NotLeader, TopicNotFound
 from lanner.ledger import perform
 from lanner.model import TopicSettings
+from lanner.partition import Partition
 from lanner.raft import Change, MessageKind
 from tests.unit.broker.flock import Broker, Flock
 
@@ -125,6 +126,35 @@ def test_brokers_that_are_not_founded_yet_have_nothing() -> None:
 
 
 # ------------------------------------------------------------------ letting go
+
+
+def test_a_replica_that_does_not_know_a_record_stops_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = Flock()
+    (set_id,) = flock.create_topic("orders")
+    old, *_ = flock.up()
+    apply, ignorant = Partition.apply, old.replica(set_id).machine
+
+    def know_more(machine: Partition, index: int, payload: bytes | None) -> Any:
+        if payload == b"\x77" and machine is not ignorant:
+            payload = None  # the others are of a release that knows it
+        return apply(machine, index, payload)
+
+    monkeypatch.setattr(Partition, "apply", know_more)
+    leader = flock.leader_of(set_id)
+    assert leader is not None
+    leader.engine.propose(set_id, b"\x77", lambda _result: None)
+    flock.pass_time(100)
+    assert set_id in old.engine.stopped
+    assert set_id not in old.engine.replicas
+    leader = flock.leader_of(set_id)
+    assert leader is not None and leader is not old
+    told: list[Any] = []
+    leader.engine.propose(set_id, b"\x01", told.append)
+    flock.pass_time(20)
+    assert len(told) == 1, "two of three are a majority"
+    assert old.steward.settled
+    flock.command(encode_delete_topic("orders"))
+    assert set_id not in old.engine.ledger.sets()
 
 
 def test_a_deleted_topic_is_let_go_of_and_those_who_wait_are_told() -> None:
@@ -664,7 +694,7 @@ def test_leadership_does_not_go_to_a_broker_that_is_away_or_behind() -> None:
     flock.lost = lambda which, message: which == set_id and message.receiver == number and bool(message.entries)
     other.start()
     for _ in range(2 * steps_module.LEAD_LAG_MAX):
-        leader.engine.propose(set_id, b"\x00", lambda _result: None)
+        leader.engine.propose(set_id, b"\x01", lambda _result: None)
     stays(flock, leader, set_id)
     flock.lost = lambda which, message: False
     flock.until(lambda: other.leads(set_id))

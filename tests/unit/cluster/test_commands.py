@@ -8,7 +8,7 @@ import pytest
 
 from lanner.cluster import Action, Registration, commands
 from lanner.cluster.machine import Cluster
-from lanner.errors import NotSupported, ValidationError
+from lanner.errors import UnknownRecord, ValidationError
 from lanner.model import TopicSettings
 from tests.unit.cluster.world import World, registration
 
@@ -67,7 +67,7 @@ def test_no_entry_about_brokers_can_stop_the_machine(seed: int) -> None:
     for _ in range(150):
         payload = bytearray(rng.choice(valid))
         for _ in range(rng.randint(0, 3)):
-            payload[rng.randrange(len(payload))] = rng.randrange(256)
+            payload[rng.randrange(2, len(payload))] = rng.randrange(256)  # what is of no known kind does stop it
         machine = world.machine
         machine.apply(machine.applied_index + 1, bytes(payload[: rng.randint(len(payload) // 2, len(payload))]))
         machine.apply(machine.applied_index + 1, bytes(payload))
@@ -136,9 +136,19 @@ def test_bytes_that_are_no_command_are_a_validation_error(payload: bytes) -> Non
 
 
 @pytest.mark.parametrize("prefix", [b"\x63\x01", b"\x01\x02"])
-def test_an_unknown_kind_or_version_says_so(prefix: bytes) -> None:
-    with pytest.raises(NotSupported, match="not known"):
-        commands.decode(prefix + b"\x90")
+def test_a_command_of_a_newer_release_stops_the_machine_before_anything_has_changed(prefix: bytes) -> None:
+    world = World("a", "b")
+    before, rows = world.machine.applied_index, world.machine.all_rows()
+    world.machine.take_dirty()
+    for _ in range(2):
+        with pytest.raises(
+            UnknownRecord, match=r"not known here; this is release 0\.2\.0: start the broker with the newest"
+        ):
+            world.machine.apply(before + 1, prefix + b"\x90")
+    assert (world.machine.applied_index, world.machine.all_rows()) == (before, rows)
+    assert world.machine.take_dirty() == {}
+    assert not commands.is_known(prefix + b"\x90"), "nobody may propose it"
+    assert commands.is_known(commands.encode_rebalance(1))
 
 
 class _NoRows:

@@ -150,7 +150,7 @@ class Life(World):
     def be_confused(self, a: int, b: int) -> Any:
         if a % 2:
             return self.apply(encode_allocate_producers(1 + b))
-        return self.apply(bytes((1 + a % 20, 1)) + bytes((b % 256, a % 256, 0x93)))
+        return self.apply(bytes((1 + a % 17, 1)) + bytes((b % 256, a % 256, 0x93)))
 
 
 ACTS = (

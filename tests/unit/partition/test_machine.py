@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 import lanner.partition
-from lanner.errors import GroupNotFound, ValidationError
+from lanner.errors import GroupNotFound, UnknownRecord
 from lanner.model import GroupKind
 from lanner.partition import CommitOffset, Tick
 
@@ -40,11 +41,30 @@ def test_an_entry_is_applied_once(bench: Any) -> None:
     assert bench.partition.end_offset == 2
 
 
-def test_noops_and_unknown_kinds_only_move_the_index(bench: Any) -> None:
+def test_noops_only_move_the_index(bench: Any) -> None:
     assert bench.apply(None).result is None
     assert bench.apply(b"").result is None
-    assert isinstance(bench.apply(b"\x77").result, ValidationError)
-    assert bench.partition.applied_index == 3
+    assert bench.partition.applied_index == 2
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x77",
+        b"\x01\x02" + bytes(14),
+        b"\x02\x02" + msgspec.msgpack.encode([1, 0, []]),
+        b"\x02\x01" + msgspec.msgpack.encode([1, 0, [[3, "g"], [99, "g", 5]]]),
+    ],
+    ids=["kind", "append", "decision", "fact"],
+)
+def test_a_record_of_a_newer_release_stops_the_machine_before_anything_has_changed(bench: Any, payload: bytes) -> None:
+    bench.append(count=2)
+    partition = bench.partition
+    before, rows = partition.applied_index, partition.all_rows()
+    for _ in range(2):
+        with pytest.raises(UnknownRecord, match="known here"):
+            partition.apply(before + 1, payload)
+    assert (partition.applied_index, partition.all_rows()) == (before, rows)
 
 
 def test_an_empty_partition_has_equal_ends(bench: Any) -> None:

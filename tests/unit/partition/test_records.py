@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lanner.errors import MalformedBatch, UnsupportedVersion, ValidationError
+from lanner.errors import MalformedBatch, UnknownRecord, ValidationError
 from lanner.limits import TIME_MS_MAX
 from lanner.partition import records
 
@@ -20,7 +20,7 @@ def test_the_batch_lies_behind_the_prefix_untouched() -> None:
     ("payload", "error"),
     [
         (b"\x01\x01", MalformedBatch),
-        (b"\x01\x09" + bytes(14), UnsupportedVersion),
+        (b"\x01\x09" + bytes(14), UnknownRecord),
         (records.encode_append(-1, b""), MalformedBatch),
         (records.encode_append(TIME_MS_MAX + 1, b""), MalformedBatch),
     ],
@@ -47,7 +47,7 @@ def test_facts_come_back_as_they_were_in_their_order() -> None:
 
 def test_a_decision_of_another_version_is_refused() -> None:
     payload = records.encode_decision(1, 1, [])
-    with pytest.raises(UnsupportedVersion, match="09"):
+    with pytest.raises(UnknownRecord, match="09"):
         records.decode_decision(b"\x02\x09" + payload[2:])
 
 

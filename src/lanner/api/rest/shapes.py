@@ -417,5 +417,6 @@ class CountReply(Shape, kw_only=True):
 # ------------------------------------------------------------------ the broker itself
 
 
-class HealthReply(Shape, kw_only=True):
+class HealthReply(Shape, kw_only=True, omit_defaults=True):
     status: str
+    stopped: dict[str, str] | None = None  # partitions whose replica here met a record of a newer release, and why

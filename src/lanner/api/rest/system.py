@@ -16,7 +16,7 @@ async def healthz(call: Call[NoBody, NoQuery]) -> HealthReply:
 async def readyz(call: Call[NoBody, NoQuery]) -> HealthReply:
     if not call.service.ready:
         raise ServiceUnavailable("the broker is not ready: it is starting or draining", retry_after_ms=1_000)
-    return HealthReply(status="ready")
+    return HealthReply(status="ready", stopped=call.service.stopped_partitions or None)
 
 
 async def metrics(call: Call[NoBody, NoQuery]) -> Raw:

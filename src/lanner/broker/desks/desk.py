@@ -58,6 +58,11 @@ class Desk:
         return self._node.cluster_id
 
     @property
+    def stopped_partitions(self) -> dict[str, str]:
+        """Partitions whose replica on this broker met a record of a newer release, and cannot go on."""
+        return self._node.stopped_partitions
+
+    @property
     def ready(self) -> bool:
         """Whether callers should come here: it has its place in the cluster, holds what it should, knows who leads."""
         return not self._draining and not self._node.failed.done() and self._node.available

@@ -59,6 +59,11 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         found: bool = self._service.ready
         return found
 
+    @property
+    def stopped_partitions(self) -> dict[str, str]:
+        found: dict[str, str] = self._service.stopped_partitions
+        return found
+
     # ------------------------------------------------------------------ one partition
 
     async def _at_leader(self, name: str, partition: int, call: Any) -> Any:

@@ -40,7 +40,7 @@ from lanner.broker.replicas.resting import Rest
 from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, PartitionNotFound
+from lanner.errors import LannerError, NotLeader, PartitionNotFound, UnknownRecord
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
 from lanner.partition import Partition, Tick
@@ -94,6 +94,8 @@ class Engine:
         self.files = files
         self.replicas: dict[int, Replica] = {}
         self.settings: dict[int, TopicSettings] = {}
+        self.stopped: dict[int, UnknownRecord] = {}  # sets whose replica here cannot go on with this release
+        self.on_stopped: Callable[[int, UnknownRecord], None] = lambda _set_id, _error: None
         self.cache = PayloadCache(cache_bytes)
         self.headers = KnownHeaders()
         self.commits = 0
@@ -179,6 +181,7 @@ class Engine:
         self._unsaved.pop(set_id, None)
         self._rest.forget(set_id)
         self.settings.pop(set_id, None)
+        self.stopped.pop(set_id, None)
         self.tails.forget(set_id)
         self.sending.give_up(set_id)
         self.installs.forget(set_id)
@@ -296,7 +299,7 @@ class Engine:
                 else:
                     self._dirty[set_id] = replica  # until it can tell the time
             self._take_ready(replica)
-            if replica.unstored:
+            if replica.unstored and not replica.closed:
                 self._rest.wake(replica)
                 readies, replica.unstored = replica.unstored, []
                 stored.append((replica, readies))
@@ -327,7 +330,7 @@ class Engine:
         for replica, _ in stored:
             if not replica.closed:
                 self._take_ready(replica)
-            if replica.unstored or replica.undecided:
+            if not replica.closed and (replica.unstored or replica.undecided):
                 self._dirty[replica.set_id] = replica
 
     def _installed(self, replica: Replica, snapshot: Snapshot) -> None:
@@ -353,6 +356,27 @@ class Engine:
             self._unsaved[replica.set_id] = replica
             if replica.set_id != CLUSTER_SET:
                 self._dues.look_again(replica)
+        if replica.stopped is not None:
+            self._stop(replica, replica.stopped)
+
+    def _stop(self, replica: Replica, error: UnknownRecord) -> None:
+        """A replica has met a record that this release does not know. It says nothing more, so the others go on without
+        it; its log stays as it is, for a release that knows more. Without the metadata the whole broker stops."""
+        set_id = replica.set_id
+        if set_id == CLUSTER_SET:
+            raise error
+        self.stopped[set_id] = error
+        self.replicas.pop(set_id, None)
+        self._dirty.pop(set_id, None)
+        self._dues.forget(set_id)
+        self._rest.forget(set_id)
+        self.tails.forget(set_id)
+        self.sending.give_up(set_id)
+        self.installs.forget(set_id)
+        replica.close(
+            NotLeader("this broker's replica of the partition has stopped; ask again to be shown who leads it")
+        )
+        self.on_stopped(set_id, error)
 
     # ------------------------------------------------------------------ time
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from lanner.errors import LannerError, NotLeader
+from lanner.errors import LannerError, NotLeader, UnknownRecord
 from lanner.model import TopicSettings
 from lanner.partition import WAIT, Partition
 from lanner.raft import Entry, EntryKind, Membership, Message, RaftNode, Ready, Role
 
 _NORMAL: Final = int(EntryKind.NORMAL)
+_KINDS: Final = frozenset(map(int, EntryKind))
 MEMBERSHIP_KEY: Final = b"\x00members"  # beside the machine's own rows
 
 
@@ -90,6 +91,7 @@ class Replica:
         "on_outcome",
         "set_id",
         "snapshot_peers",
+        "stopped",
         "unapplied_bytes",
         "unstored",
         "watchers",
@@ -113,6 +115,7 @@ class Replica:
         self.on_outcome: Callable[[int, bytes, Any], None] | None = None  # told what every entry came to
         self.applied_news = False
         self.closed = False
+        self.stopped: UnknownRecord | None = None  # where the log goes on, this release does not know how
         self.unapplied_bytes = 0
         self._load = Load() if load is None else load  # of which this replica's is a part
         self._clocks = clocks  # how many are known on this broker; None: no time matters to this machine
@@ -215,7 +218,11 @@ class Replica:
                 self._give_up(NotLeader("another broker leads now; the outcome is not known here: ask again"))
                 self.wake()
             if ready.committed:
-                self._apply(ready.committed, effects)
+                try:
+                    self._apply(ready.committed, effects)
+                except UnknownRecord as error:
+                    self.stopped = error
+                    return effects
             if ready.must_store or self.unstored:
                 self.unstored.append(ready)
             else:
@@ -227,6 +234,8 @@ class Replica:
         self.applied_news = True
         wake = False
         for entry in entries:
+            if entry.kind not in _KINDS:
+                raise UnknownRecord(f"the log holds an entry of kind {entry.kind}, which is not known here")
             outcome = machine.apply(entry.index, entry.payload if entry.kind == _NORMAL else None)
             node.applied(entry.index)
             if outcome.live or outcome.released:

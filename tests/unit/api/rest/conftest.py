@@ -42,6 +42,7 @@ class FakeService:
     node_id: str = "node"
     auto_create: bool = True
     ready: bool = True
+    stopped_partitions: dict[str, str] = field(default_factory=dict)
     forwarded: int = 17
     addresses: dict[str, tuple[str, int]] = field(default_factory=lambda: {"native": ("127.0.0.1", 7400)})
     known: dict[str, int] = field(default_factory=dict)  # topic → partitions

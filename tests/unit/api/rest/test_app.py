@@ -192,6 +192,8 @@ async def test_head_is_answered_where_get_is(http):
 async def test_health_and_readiness_differ(http, service):
     assert (await http.get("/healthz")).json() == {"status": "ok"}
     assert (await http.get("/readyz")).json() == {"status": "ready"}
+    service.stopped_partitions = {"orders/1": "a record of tomorrow"}
+    assert (await http.get("/readyz")).json() == {"status": "ready", "stopped": {"orders/1": "a record of tomorrow"}}
     service.ready = False
     assert (await http.get("/healthz")).status_code == 200
     reply = await http.get("/readyz")
