@@ -43,47 +43,69 @@ SENDINGS_MAX = 10_000  # messages that a blocking producer may have under way
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own.
+
+    Every call is answered, also one that comes while the thread ends: from `stop` on calls are refused, those before it
+    are on the loop by then and are cancelled there.
+    """
 
     def __init__(self, name: str = "lanner") -> None:
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._lock = threading.Lock()  # a call is either on the loop before the stop begins, or refused
+        self._stopping = False
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run it over there and wait. An interrupt here cancels it there."""
         return self.wait(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        if not self._thread.is_alive():
-            work.close()
-            raise ServiceUnavailable("the connection was closed: open a new one with lanner.sync.connect")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if not self._stopping:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise _closed()
 
     def wait(self, started: concurrent.futures.Future[Result]) -> Result:
         try:
             return started.result()
+        except concurrent.futures.CancelledError:
+            if self._stopping:
+                raise _closed() from None
+            raise
         except BaseException:
             started.cancel()
             raise
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self.call(self._cancel_rest())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Cancel what is under way and end the thread. Returns when it has ended, whoever was first to ask."""
+        with self._lock:
+            first, self._stopping = not self._stopping, True
+        if first:
+            try:
+                asyncio.run_coroutine_threadsafe(self._cancel_rest(), self._loop).result()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
 
     async def _cancel_rest(self) -> None:
-        rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        while rest := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+
+
+def _closed() -> ServiceUnavailable:
+    return ServiceUnavailable("the connection was closed: open a new one with lanner.sync.connect")
 
 
 async def _made(make: Callable[[], Result]) -> Result:
