@@ -31,7 +31,7 @@ from lanner.broker.saving import Saving
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import DeadlineExceeded, LannerError, ServerError, UnknownRecord
+from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageDamaged, UnknownRecord
 from lanner.features import HIGHEST, START_NEWER
 from lanner.ledger import Ledger
 from lanner.storage import DataDirectory, open_directory
@@ -117,6 +117,7 @@ class Node:
             ledger, files, rng=rng, now_ms=self.now_ms, clocks=self.clock.known, cache_bytes=settings.cache_bytes
         )
         self.engine.on_stopped = self._say_stopped
+        self.engine.damages.told.append(self._damaged)
         self.saving = Saving(
             self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )
@@ -218,6 +219,12 @@ class Node:
         for pool in (self._saver, self._readers):
             pool.shutdown(wait=True)
         self.directory.close()
+
+    def _damaged(self, set_id: int, error: StorageDamaged) -> None:
+        """A partition that is damaged here is served elsewhere, or with a hole. Without the metadata nothing is."""
+        if set_id == CLUSTER_SET:
+            self.fail(error)
+        self.kick()
 
     def fail(self, error: LannerError) -> None:
         """The environment has failed this broker: it stops, with this reason."""

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import Final, TypeVar
 
 from lanner.broker.replicas.engine import Engine
+from lanner.errors import NotLeader, StorageDamaged
 from lanner.ledger import Files, Location, read_entry
 
 Result = TypeVar("Result")
@@ -28,7 +29,10 @@ class Reading:
         return await self._loop.run_in_executor(self._readers, work)
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """The payloads of (set, index) pairs, from memory or the journal; None for one that retention has taken."""
+        """The payloads of (set, index) pairs, from memory or the journal; None for one that retention has taken.
+
+        None also for a damaged one of which there is no other copy: `engine.damages` knows it then.
+        """
         from_memory = self._engine.payload_from_memory
         found: list[bytes | None] = [from_memory(set_id, index) for set_id, index in wanted]
         for _ in range(_READ_ATTEMPTS):
@@ -38,10 +42,25 @@ class Reading:
             locations = [location for _, location in cold]
             payloads = await self._loop.run_in_executor(self._readers, _read_all, self._files, locations)
             for (place, _), payload in zip(cold, payloads, strict=True):
-                found[place] = payload
+                if isinstance(payload, StorageDamaged):
+                    self._engine.damages.note(*wanted[place], payload)
+                else:
+                    found[place] = payload
+        if self._engine.damages.sets:
+            self._leave_to_others(wanted, found)
         return found
 
+    def _leave_to_others(self, wanted: Sequence[tuple[int, int]], found: Sequence[bytes | None]) -> None:
+        """What is damaged here is whole elsewhere, where there are other replicas: they should be asked."""
+        for place in _missing(found):
+            set_id, index = wanted[place]
+            replica = self._engine.replicas.get(set_id)
+            if replica is not None and replica.has_peers and self._engine.damages.holds(set_id, index):
+                raise NotLeader("this broker's copy is damaged there; another one is about to lead: ask again")
+
     def _locate(self, wanted: tuple[int, int]) -> Location | None:
+        if self._engine.damages.holds(*wanted):
+            return None
         try:
             return self._engine.ledger.locate(*wanted)
         except KeyError:
@@ -52,13 +71,15 @@ def _missing(found: Sequence[bytes | None]) -> list[int]:
     return [place for place, payload in enumerate(found) if payload is None]
 
 
-def _read_all(files: Files, locations: Sequence[Location]) -> list[bytes | None]:
+def _read_all(files: Files, locations: Sequence[Location]) -> list[bytes | StorageDamaged | None]:
     return [_read_or_none(files, location) for location in locations]
 
 
-def _read_or_none(files: Files, location: Location) -> bytes | None:
-    """One payload, or None when a rewrite moved it and dropped its file since the look-up: look it up again."""
+def _read_or_none(files: Files, location: Location) -> bytes | StorageDamaged | None:
+    """One payload, or what is wrong with it. None when a rewrite moved it and dropped its file since the look-up."""
     try:
         return read_entry(files, location)
     except FileNotFoundError:
         return None
+    except StorageDamaged as error:
+        return error

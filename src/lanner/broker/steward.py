@@ -237,6 +237,8 @@ class Steward:
         self._look_for_silent_peers(replica)
         record = cluster.sets.get(set_id)
         try:
+            if node.reluctant and self._leave_to_another(replica):
+                return
             if (
                 not self._remove_stray(cluster, replica)
                 and record is not None
@@ -249,6 +251,14 @@ class Steward:
                     self._bring_home(cluster, record, replica)
         except LannerError:
             return  # not now; it is looked at again within a second
+
+    def _leave_to_another(self, replica: Replica) -> bool:
+        """What is led here is damaged here: have it led where it is whole; False: nobody else is fit to lead."""
+        successor = self._steps.successor(replica.set_id, replica.node, self._alive)
+        if successor and not replica.node.transferee:
+            replica.node.transfer(successor)
+            self.engine.wake(replica.set_id)
+        return bool(successor)
 
     def _look_for_silent_peers(self, replica: Replica) -> None:
         """A replica that is not heard, on a broker that is, may wait for a heartbeat: no set rests without it."""

@@ -1,6 +1,7 @@
 """What a stream reader is handed: stored batches in offset order, and the holes between them.
 
-A hole is what retention took before it was read, or a batch whose producer sent bytes that do not decode.
+A hole is what retention took before it was read, a batch whose producer sent bytes that do not decode, or one that is
+damaged on the disk of the only broker that had it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from lanner.wire.messages import Fetched, FetchedBatch
 
 RETENTION: Final = "retention"
 MALFORMED: Final = "malformed"
+DAMAGED: Final = "damaged"
 
 
 class Hole(NamedTuple):
-    """Offsets first_offset .. next_offset - 1 cannot be read: retention took them before, or they do not decode."""
+    """Offsets first_offset .. next_offset - 1 cannot be read: `reason` says why."""
 
     partition: int
     first_offset: int
     next_offset: int
-    reason: str = RETENTION  # or malformed
+    reason: str = RETENTION  # or malformed, or damaged
 
     @property
     def size(self) -> int:
@@ -137,6 +139,7 @@ class Page(NamedTuple):
 
 def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[list[ReadBatch], list[Hole], int]:
     """The batches of a page from `position` on, the holes before, between and in them, and where to go on."""
+    begun = position
     batches: list[ReadBatch] = []
     holes: list[Hole] = []
     start = 0
@@ -161,7 +164,22 @@ def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[li
     if page.fetched.next_offset > position:
         holes.append(Hole(partition, position, page.fetched.next_offset))
         position = page.fetched.next_offset
+    for first, end in page.fetched.damaged:
+        holes = [part for hole in holes for part in _parts(hole, max(first, begun), end)]
     return batches, holes, position
+
+
+def _parts(hole: Hole, first: int, end: int) -> list[Hole]:
+    """A hole, with what lies in first .. end - 1 called damaged."""
+    first, end = max(first, hole.first_offset), min(end, hole.next_offset)
+    if first >= end:
+        return [hole]
+    parts = (
+        hole._replace(next_offset=first),
+        Hole(hole.partition, first, end, DAMAGED),
+        hole._replace(first_offset=end),
+    )
+    return [part for part in parts if part.size]
 
 
 def _pass_by(partition: int, position: int, stored: FetchedBatch, holes: list[Hole]) -> None:

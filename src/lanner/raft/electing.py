@@ -5,6 +5,8 @@
 - *The lease of a leader.* Who has heard from a leader within the shortest election timeout answers no candidate, so a
   node that was removed, or hears nobody, cannot depose a leader that others follow. A leader that loses its
   majority steps down before that time is over. An election the leader asked for itself (a hand-over) passes the lease.
+- *Reluctance.* A node whose copy of the log is damaged (its driver says so) leaves it to others to lead. Only when
+  nobody has led for several timeouts it stands itself: a set of which every copy has some damage must not stand still.
 - *Nothing is said before it is durable.* A vote is answered, and votes are asked for, once term and vote are on disk: a
   candidate that forgot its candidacy could stand again in the same term, with a shorter log, and count old answers.
 """
@@ -19,23 +21,29 @@ if TYPE_CHECKING:
     from lanner.raft.node import RaftNode
 
 FORCED: Final = 1
+DECLINED_MAX: Final = 5  # so often a reluctant node leaves it to others
 
 
 class Election:
     """One node's part in elections, its own and others'."""
 
-    __slots__ = ("_forced", "_node", "_requested", "_votes", "_waiting")
+    __slots__ = ("_declined", "_forced", "_node", "_requested", "_votes", "_waiting")
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
         self._votes: dict[int, bool] = {}
         self._forced = False
         self._requested = False
+        self._declined = 0  # since somebody led
         self._waiting: list[Message] = []  # grants that go out once the vote is durable
 
     def reset(self) -> None:
         self._votes.clear()
         self._forced = self._requested = False
+
+    def led(self) -> None:
+        """Somebody leads."""
+        self._declined = 0
 
     # ------------------------------------------------------------------ standing
 
@@ -45,6 +53,9 @@ class Election:
             return
         if node.role is Role.CANDIDATE and node.durable_hard_state.term < node.term:
             return  # its own vote is still being written: a slow disk is no reason for another term
+        if node.reluctant and len(node.voters) > 1 and self._declined < DECLINED_MAX:
+            self._declined += 1
+            return
         if forced or len(node.voters) == 1:
             self._stand(forced=forced)
             return

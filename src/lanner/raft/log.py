@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from lanner.errors import StorageDamaged
 from lanner.raft.config import Restored
 from lanner.raft.entry import Entry
 
@@ -136,7 +137,10 @@ class Tail:
         if first > last:
             return []
         if first < self._first_held:
-            entries = self._reader.entries(first, min(last, self._first_held - 1), bytes_max)
+            try:
+                entries = self._reader.entries(first, min(last, self._first_held - 1), bytes_max)
+            except StorageDamaged:
+                return []  # nothing behind it can be applied here
             self._check_read(entries, first)
             self.delivered_index = entries[-1].index
             return entries
@@ -154,7 +158,10 @@ class Tail:
             return []
         if first < self._first_held:
             last = min(self._first_held - 1, first + count_max - 1)
-            entries = self._reader.entries(first, last, bytes_max)
+            try:
+                entries = self._reader.entries(first, last, bytes_max)
+            except StorageDamaged:
+                return []  # whoever needs it gets it from a leader whose log is whole
             self._check_read(entries, first)
             return entries
         place = first - self._first_held

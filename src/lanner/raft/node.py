@@ -67,6 +67,7 @@ class RaftNode:
         self.uncommitted_bytes = 0
         self.durable_hard_state = restored.hard_state
         self.elapsed_ticks = 0  # since a leader was heard, a vote was given or a candidacy began
+        self.reluctant = False  # its driver would rather have another node lead: see `electing`
         self.attention = False  # something besides entries and hard state waits for the next ready
         self.leadership: Leadership | None = None
         self.following = Following(self)
@@ -374,6 +375,8 @@ class RaftNode:
             self.term = term
             self.vote = 0
         self._enter(self._resting_role(), leader_id)
+        if leader_id:
+            self._election.led()
         if new_term:
             self.following.reset()
 

@@ -200,6 +200,7 @@ class Fetched(Control):
     next_offset: int  # ask for this next; more than the end of the last batch when retention made a hole
     batches: list[FetchedBatch]
     incarnation: int = 0
+    damaged: list[tuple[int, int]] = []  # first and next offset of batches of which no whole copy is left
 
 
 class SettleKind(IntEnum):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lanner.raft import Message, MessageKind, Role
+from lanner.raft.electing import DECLINED_MAX
 from tests.unit.raft.trio import drain, elect, finish, kinds, make_one_of_three, say
 
 
@@ -158,3 +159,24 @@ def test_an_answer_of_no_kind_that_a_follower_expects_changes_nothing() -> None:
     for kind in (MessageKind.APPEND_REPLY, MessageKind.HEARTBEAT_REPLY):
         say(node, kind, 2)
     assert not node.has_ready()
+
+
+def test_a_reluctant_node_leaves_it_to_others_but_not_for_ever() -> None:
+    node, log = make_one_of_three((1, 1))
+    node.reluctant = True
+    for _ in range(DECLINED_MAX):
+        node.campaign()
+        assert (drain(node, log), node.role) == ([], Role.FOLLOWER)
+    node.campaign()
+    assert kinds(drain(node, log)) == [("PRE_VOTE", 2), ("PRE_VOTE", 3)]
+
+
+def test_a_reluctant_node_votes_and_takes_no_hand_over() -> None:
+    node, log = make_one_of_three((1, 1))
+    node.reluctant = True
+    say(node, MessageKind.HEARTBEAT, 2, term=1)
+    drain(node, log)
+    say(node, MessageKind.TIMEOUT_NOW, 2, term=1)
+    assert (node.role, node.term) == (Role.FOLLOWER, 1)
+    say(node, MessageKind.VOTE, 3, term=2, log_index=2, log_term=1, context=1)
+    assert [(message.receiver, message.rejected) for message in drain(node, log)] == [(3, False)]

@@ -63,7 +63,12 @@ async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> 
     )
     batches = [messages.FetchedBatch(*item[:3], len(item.data)) for item in found.batches]
     control = messages.Fetched(
-        found.first_offset, found.end_offset, found.next_offset, batches, incarnation=found.incarnation
+        found.first_offset,
+        found.end_offset,
+        found.next_offset,
+        batches,
+        incarnation=found.incarnation,
+        damaged=list(found.damaged),
     )
     return Answer(control, [item.data for item in found.batches])
 

@@ -109,6 +109,7 @@ class FetchResult(NamedTuple):
     next_offset: int
     batches: Sequence[FetchedBatch]
     incarnation: int
+    damaged: Sequence[tuple[int, int]] = ()  # first and next offset of batches of which no whole copy is left
 
 
 PublishResult = Appended  # where a batch went, as the partition itself says it

@@ -66,6 +66,9 @@ class Consumption(Desk):
                     batches, left_out = await self._leases.read(leased, room_bytes)
                     if left_out:
                         await self._polling.put_back(request, left_out, call)
+                    damaged = self._node.engine.damages.sets and await self._polling.bury_damaged(request, leased)
+                    if damaged and not batches:
+                        continue
                 except BaseException:
                     self._polling.give_back(request, leased, call)
                     raise

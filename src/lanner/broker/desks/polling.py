@@ -20,10 +20,12 @@ from lanner.broker.desks.leases import Leased
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.node import Node
+from lanner.broker.replicas.damage import DAMAGED
 from lanner.broker.replicas.replica import WAIT, Replica
 from lanner.errors import GroupKindConflict, LannerError
 from lanner.model import GroupKind
-from lanner.partition import MakeGroup, Poll
+from lanner.partition import MakeGroup, Poll, Settle
+from lanner.partition.requests import SettleKind
 
 _POLLERS_MAX: Final = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX: Final = 16  # how many decisions one poll may be made of
@@ -150,6 +152,20 @@ class Polling:
         for outcome in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, LannerError):
                 raise outcome
+
+    async def bury_damaged(self, request: Poll, leased: list[Leased]) -> int:
+        """Messages that cannot be read any more, because the only copy of their batch is damaged, are dead; how many.
+
+        They would be leased again and again, and nobody would ever see them.
+        """
+        damages, dead = self._node.engine.damages, 0
+        for _, replica, token, answer in leased:
+            gone = [lease for lease in answer.leases if damages.holds(replica.set_id, lease.ref.index)]
+            items = [(token, lease.first_offset, lease.count, SettleKind.REJECT, -1, DAMAGED) for lease in gone]
+            dead += sum(lease.count for lease in gone)
+            if items and not request.auto_ack:
+                await self._questions.ask(replica, Settle(request.group, items))
+        return dead
 
     async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""

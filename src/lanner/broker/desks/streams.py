@@ -55,15 +55,18 @@ class Streams(Desk):
         refs = machine.batches_from(offset, max_bytes)
         payloads = await self._node.payloads([(replica.set_id, ref.index) for ref in refs])
         batches: list[FetchedBatch] = []
+        damaged: list[tuple[int, int]] = []
         next_offset = offset
         for ref, payload in zip(refs, payloads, strict=True):
             next_offset = ref.base_offset + ref.count
             if payload is not None:
                 data = memoryview(payload)[APPEND_PREFIX_BYTES:]
                 batches.append(FetchedBatch(ref.base_offset, ref.count, ref.append_ms, data))
+            elif self._node.engine.damages.holds(replica.set_id, ref.index):
+                damaged.append((ref.base_offset, next_offset))
         if not refs:
             next_offset = max(offset, machine.first_offset) if offset < machine.end_offset else machine.end_offset
-        return FetchResult(machine.first_offset, machine.end_offset, next_offset, batches, found.incarnation)
+        return FetchResult(machine.first_offset, machine.end_offset, next_offset, batches, found.incarnation, damaged)
 
     async def peek(
         self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int

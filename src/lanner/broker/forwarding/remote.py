@@ -181,7 +181,9 @@ class RemoteService:
             FetchedBatch(item.base_offset, item.count, item.append_ms, data)
             for item, data in zip(found.batches, pieces, strict=True)
         ]
-        return FetchResult(found.first_offset, found.end_offset, found.next_offset, batches, found.incarnation)
+        return FetchResult(
+            found.first_offset, found.end_offset, found.next_offset, batches, found.incarnation, found.damaged
+        )
 
     async def peek(
         self, identity: Identity, topic: str, partitions: Sequence[int], offset: int, max_messages: int

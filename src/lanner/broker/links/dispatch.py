@@ -15,7 +15,7 @@ from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.snapshots import Parcel
 from lanner.broker.saving import Saving
 from lanner.broker.steward import Steward
-from lanner.errors import LannerError
+from lanner.errors import LannerError, StorageDamaged
 from lanner.ledger import FileMissing, Files
 
 log = logging.getLogger("lanner.broker")
@@ -72,6 +72,12 @@ class Dispatch:
             piece = await self._reading.in_reader(lambda: parcel.load(self._files))
         except FileMissing:
             self._engine.sending.retry(parcel)
+            return
+        except StorageDamaged as error:
+            for stored, _ in parcel.wanted:
+                if stored.location[:2] == (error.details.get("file"), error.details.get("offset")):
+                    self._engine.damages.note(parcel.head.set_id, stored.index, error)
+            self._engine.sending.failed(parcel)
             return
         except (LannerError, OSError) as error:
             log.error("a snapshot of set %d could not be read: %s", parcel.head.set_id, error)

@@ -29,6 +29,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from lanner import features, limits
+from lanner.broker.replicas.damage import Damages
 from lanner.broker.replicas.dues import Dues
 from lanner.broker.replicas.headers import KnownHeaders
 from lanner.broker.replicas.installs import Incoming, Installs
@@ -40,7 +41,7 @@ from lanner.broker.replicas.resting import Rest
 from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, NotLeader, PartitionNotFound, UnknownRecord
+from lanner.errors import LannerError, NotLeader, PartitionNotFound, StorageDamaged, UnknownRecord
 from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
 from lanner.model import TopicSettings
 from lanner.partition import Partition, Tick
@@ -114,6 +115,7 @@ class Engine:
         self.sending = Sending(ledger, transform)
         self.installs = Installs(ledger, self._installed)
         self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
+        self.damages = Damages(self._damaged)
         self._rest = Rest()
         self._installed_sets: dict[int, None] = {}
 
@@ -139,7 +141,7 @@ class Engine:
             known = self.ledger.state(set_id)
         if known.replica_id != seat.replica_id:  # its votes were given in another name
             raise ValueError(f"the log of set {set_id} is that of replica {known.replica_id}, not {seat.replica_id}")
-        rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id)
+        rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id, self.damages.note)
         machine = self._load(set_id)
         saved = rows.get(MEMBERSHIP_KEY)
         members = Membership(seat.founders, frozenset()) if saved is None else Membership.decode(saved)
@@ -185,9 +187,17 @@ class Engine:
         self.tails.forget(set_id)
         self.sending.give_up(set_id)
         self.installs.forget(set_id)
+        self.damages.forget(set_id)
         self.ledger.remove_set(set_id)
         if replica is not None:
             replica.close(error)
+
+    def _damaged(self, set_id: int, error: StorageDamaged) -> None:
+        """A saved entry is damaged: another replica should lead, if there is one."""
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            replica.node.reluctant = True
+            self.wake(set_id)
 
     def change_settings(self, set_id: int, settings: TopicSettings) -> None:
         """The topic's settings, from the next decision on; what is due may be due at another time now."""
@@ -336,6 +346,8 @@ class Engine:
     def _installed(self, replica: Replica, snapshot: Snapshot) -> None:
         """The set's rows are those of the snapshot now."""
         replica.install(self._load(replica.set_id))
+        self.damages.forget(replica.set_id)
+        replica.node.reluctant = False
         self.tails.forget(replica.set_id)
         self._installed_sets[replica.set_id] = None
         self._dirty[replica.set_id] = replica

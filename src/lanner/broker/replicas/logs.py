@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from lanner.errors import StorageDamaged
 from lanner.ledger import Files, Ledger, read_entries, read_entry
 from lanner.raft import Entry, EntryKind
+
+OnDamage = Callable[[int, int, StorageDamaged], None]
+"""Told of a set, an index and what is wrong with the entry there."""
 
 
 class JournalLog:
     """The entries of one replica set that are on this broker's disk."""
 
-    def __init__(self, ledger: Ledger, files: Files, set_id: int) -> None:
+    def __init__(self, ledger: Ledger, files: Files, set_id: int, on_damage: OnDamage) -> None:
         self._ledger, self._files, self._set_id = ledger, files, set_id
+        self._on_damage = on_damage
 
     def term(self, index: int) -> int:
         return self._ledger.term(self._set_id, index)
 
     def entries(self, first: int, last: int, bytes_max: int) -> list[Entry]:
+        """Entries first..last as far as they fit; only those before a damaged one. StorageDamaged: there are none."""
         stored = self._ledger.entries(self._set_id, first, last, bytes_max)
-        payloads = read_entries(self._files, [entry.location for entry in stored])
+        try:
+            payloads = read_entries(self._files, [entry.location for entry in stored])
+        except StorageDamaged:
+            payloads = []
+            for entry in stored:
+                try:
+                    payloads.append(read_entry(self._files, entry.location))
+                except StorageDamaged as error:
+                    self._on_damage(self._set_id, entry.index, error)
+                    if not payloads:
+                        raise
+                    break
         return [
             Entry(first + place, entry.term, entry.kind, payload)
-            for place, (entry, payload) in enumerate(zip(stored, payloads, strict=True))
+            for place, (entry, payload) in enumerate(zip(stored, payloads, strict=False))
         ]
 
     def memberships(self, first: int, last: int) -> tuple[Entry, ...]:

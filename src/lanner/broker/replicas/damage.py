@@ -1,0 +1,51 @@
+"""Damage: saved entries on this disk that do not match their checksums any more.
+
+Whoever reads an entry and finds it damaged notes it here: a caller's read, a snapshot, a rewrite, the scrubber. Each
+place is logged once. A set with damage goes on as it was, because its votes and its log still count; but it should be
+led from a broker whose copy is whole, and this copy should be replaced (see `steward`). A set that has no other copy
+serves what it can: readers are told of a hole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from lanner.errors import StorageDamaged
+
+log = logging.getLogger("lanner.broker")
+
+DAMAGED = "damaged"  # the reason of holes and dead letters
+
+
+class Damages:
+    """What was found so far, by set and index."""
+
+    def __init__(self, *told: Callable[[int, StorageDamaged], None]) -> None:
+        self.told = list(told)  # of each place that is new
+        self._entries: dict[tuple[int, int], StorageDamaged] = {}
+        self.sets: dict[int, StorageDamaged] = {}  # the first that was found in each
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def holds(self, set_id: int, index: int) -> bool:
+        return (set_id, index) in self._entries
+
+    def note(self, set_id: int, index: int, error: StorageDamaged) -> None:
+        """This entry of the set does not match its checksum."""
+        if (set_id, index) in self._entries:
+            return
+        self._entries[set_id, index] = error
+        self.sets.setdefault(set_id, error)
+        log.error("entry %d of replica set %d is damaged: %s", index, set_id, error.message)
+        for tell in self.told:
+            tell(set_id, error)
+
+    def forget(self, set_id: int) -> None:
+        """The set is gone from this disk."""
+        if self.sets.pop(set_id, None) is not None:
+            self._entries = {place: error for place, error in self._entries.items() if place[0] != set_id}
+
+
+__all__ = ["DAMAGED", "Damages"]

@@ -1,0 +1,89 @@
+"""A saved entry rots on the disk of the only broker that has it: readers are told of a hole, and nothing stops."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import lanner
+from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
+from lanner.broker.settings import BrokerSettings
+from lanner.client import Hole
+from lanner.ledger import Location
+from lanner.server import Server
+
+VALUES = [b"first " + b"a" * 100, b"second " + b"b" * 100, b"third " + b"c" * 100]
+
+
+def settings_for(path: Path) -> BrokerSettings:
+    return BrokerSettings(
+        data=str(path / "data"), http="", native="127.0.0.1:0", save_interval_ms=10, disk_reserve_bytes=0
+    )
+
+
+async def started(path: Path) -> Server:
+    server = Server(settings_for(path))
+    await server.start()
+    return server
+
+
+def flip(path: Path, location: Location) -> None:
+    """One bit in the middle of an entry."""
+    with open(path / "data" / "journal" / f"{location.file:012d}.journal", "r+b") as file:
+        file.seek(location.offset + location.length // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
+async def with_a_rotten_entry(path: Path) -> Server:
+    """Three batches, the second of which is damaged on disk and no longer in memory."""
+    server = await started(path)
+    await server.service.ensure_topic(ANONYMOUS, "orders")
+    for value in VALUES:
+        await server.service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])
+    set_id = server.node.engine.cluster.topics["orders"].set_ids[0]
+    refs = server.node.engine.replica(set_id).partition.batches_from(0, 1 << 20)
+    location = server.node.engine.ledger.locate(set_id, refs[1].index)
+    await server.stop()
+    flip(path, location)
+    return await started(path)
+
+
+async def test_stream_readers_are_told_of_a_hole_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = await with_a_rotten_entry(tmp_path)
+    assert server.native_address is not None
+    with caplog.at_level(logging.ERROR):
+        for _ in range(2):
+            found = await server.service.fetch(ANONYMOUS, "orders", 0, 0)
+            assert [one.base_offset for one in found.batches] == [0, 2]
+            assert (list(found.damaged), found.next_offset) == ([(1, 2)], 3)
+    assert len([record for record in caplog.records if "is damaged" in record.getMessage()]) == 1, "said once"
+    holes: list[Hole] = []
+    async with (
+        lanner.connect("{}:{}".format(*server.native_address)) as queue,
+        queue.reader("orders", start="earliest", partitions=[0], on_hole=holes.append) as reader,
+    ):
+        seen = [(await anext(reader)).value for _ in range(2)]
+    assert seen == [VALUES[0], VALUES[2]]
+    assert holes == [Hole(0, 1, 2, "damaged")]
+    assert [one.value for one in await server.service.peek(ANONYMOUS, "orders", [0], 0, 10)] == seen
+    await server.stop()
+
+
+async def test_queue_workers_get_the_others_and_the_damaged_one_is_dead(tmp_path: Path) -> None:
+    server = await with_a_rotten_entry(tmp_path)
+    service = server.service
+    seen = []
+    for _ in range(4):
+        for one in await service.poll_messages(ANONYMOUS, topic="orders", group="billing", member="w", max_messages=1):
+            seen.append(one.message.value)
+            item = SettleItem(0, one.token, one.message.offset, 1, 1)
+            assert [result.code for result in await service.settle(ANONYMOUS, "orders", "billing", [item])] == [0]
+    assert seen == [VALUES[0], VALUES[2]]
+    letters = (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters
+    assert [(letter.offset, letter.reason) for letter in letters] == [(1, "damaged")]
+    assert server.node.ready
+    await server.stop()
