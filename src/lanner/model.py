@@ -61,6 +61,15 @@ def check_name(name: object, what: str = "name") -> str:
     return name
 
 
+LookPlace = tuple[int, int, int]  # priority, partition, offset
+
+
+class Looked(list["Message"]):
+    """One page of a look: messages, and where the next page begins."""
+
+    next: LookPlace | None = None  # None: there is nothing more
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic."""
 

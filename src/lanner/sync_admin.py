@@ -6,9 +6,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from lanner import limits
 from lanner.client import admin as asynchronous_admin
 from lanner.client.admin import DeadMessages
-from lanner.model import Message as StoredMessage
+from lanner.model import Looked, LookPlace
 from lanner.wire.cluster import ClusterDescription, PartitionReplicas, PlanProgress
 from lanner.wire.messages import GroupDescription, MetadataReply, PartitionOffsets, TopicDescription
 
@@ -53,9 +54,19 @@ class Admin:
         return self._thread.call(self._admin.offsets(topic, time))
 
     def peek(
-        self, topic: str, max_messages: int = 10, *, partition: int | None = None, offset: int = 0
-    ) -> list[StoredMessage]:
-        return self._thread.call(self._admin.peek(topic, max_messages, partition=partition, offset=offset))
+        self,
+        topic: str,
+        max_messages: int = 10,
+        *,
+        partition: int | None = None,
+        offset: int = 0,
+        max_bytes: int = limits.MIB,
+        after: LookPlace | None = None,
+    ) -> Looked:
+        work = self._admin.peek(
+            topic, max_messages, partition=partition, offset=offset, max_bytes=max_bytes, after=after
+        )
+        return self._thread.call(work)
 
     def groups(self, topic: str) -> list[str]:
         return self._thread.call(self._admin.groups(topic))
@@ -84,9 +95,18 @@ class Admin:
         return self._thread.call(self._admin.committed(topic, group))
 
     def dead_letters(
-        self, topic: str, group: str, *, partition: int | None = None, start_offset: int = 0, limit: int = 100
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        start_offset: int = 0,
+        limit: int = 100,
+        after: tuple[int, int] | None = None,
     ) -> DeadMessages:
-        work = self._admin.dead_letters(topic, group, partition=partition, start_offset=start_offset, limit=limit)
+        work = self._admin.dead_letters(
+            topic, group, partition=partition, start_offset=start_offset, limit=limit, after=after
+        )
         return self._thread.call(work)
 
     def redrive(

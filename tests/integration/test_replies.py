@@ -225,6 +225,28 @@ async def test_a_rest_poll_goes_on_behind_batches_of_which_none_decodes(
     await assert_dead_as_malformed(http, 0, 1, 2)
 
 
+async def test_peek_shows_the_neighbours_of_a_batch_that_does_not_decode(
+    server: Server, http: httpx.AsyncClient, queue: lanner.Queue
+) -> None:
+    await store(server, "odd", batch.encode([b"before"]), undecodable(), batch.encode([b"after"]))
+    reply = await http.get("/topic/odd/peek", params={"batch": 10})
+    assert reply.status_code == 200, reply.text
+    assert [message["v"] for message in reply.json()["messages"]] == ["before", "after"]
+    assert [message.value for message in await queue.admin.peek("odd")] == [b"before", b"after"]
+
+
+async def test_a_stream_over_rest_reports_what_does_not_decode_as_a_hole(
+    server: Server, http: httpx.AsyncClient
+) -> None:
+    await store(server, "odd", batch.encode([b"before"]), undecodable(3), batch.encode([b"after"]))
+    reply = await http.get("/v1/topics/odd/partitions/0/messages")
+    assert reply.status_code == 200, reply.text
+    page = reply.json()
+    assert [message["offset"] for message in page["messages"]] == [0, 4]
+    assert page["holes"] == [{"first_offset": 1, "next_offset": 4, "reason": "malformed"}]
+    assert page["next_offset"] == 5
+
+
 async def test_a_stream_reader_reports_what_does_not_decode_as_a_hole(server: Server, queue: lanner.Queue) -> None:
     await store(server, "odd", batch.encode([b"before"]), undecodable(3), batch.encode([b"after"]))
     async with queue.reader("odd", until_end=True) as reader:
@@ -244,3 +266,59 @@ async def test_a_native_worker_rejects_what_does_not_decode_and_goes_on(server: 
         (5, "malformed", None),
         (6, "malformed", None),
     ]
+
+
+# ------------------------------------------------------------------ listings
+
+
+async def test_dead_letters_come_in_pages_over_the_native_door(server: Server, queue: lanner.Queue) -> None:
+    await mixed(server, kind=REJECT)
+    found = await queue.admin.dead_letters("mixed", "g", limit=1_000)
+    assert 1 <= len(found.letters) < BATCHES and found.total == BATCHES
+    seen = [letter.offset for letter in found.letters]
+    while found.next is not None:
+        found = await queue.admin.dead_letters("mixed", "g", limit=1_000, after=found.next)
+        assert sum(len(letter.message.value) for letter in found.letters if letter.message) <= limits.POLL_BYTES_MAX
+        seen += [letter.offset for letter in found.letters]
+    assert seen == [number * (TINY + 1) for number in range(BATCHES)]
+
+
+async def test_dead_letters_come_in_pages_over_rest(server: Server, http: httpx.AsyncClient) -> None:
+    await mixed(server, kind=REJECT)
+    seen: list[int] = []
+    query: dict[str, Any] = {"limit": 1_000}
+    while True:
+        reply = await http.get("/v1/topics/mixed/groups/g/dead", params=query)
+        assert reply.status_code == 200, reply.text
+        page = reply.json()
+        assert page["messages"] and page["total"] == BATCHES
+        assert sum(len(message["value"]) for message in page["messages"]) <= limits.POLL_BYTES_MAX
+        seen += [message["offset"] for message in page["messages"]]
+        if "next" not in page:
+            break
+        query["after"] = page["next"]
+    assert seen == [number * (TINY + 1) for number in range(BATCHES)]
+
+
+# ------------------------------------------------------------------ every read has a bound
+
+
+async def test_a_look_is_bounded_in_bytes_and_can_be_gone_on_with(
+    server: Server, http: httpx.AsyncClient, queue: lanner.Queue
+) -> None:
+    await store(server, "wide", *[batch.encode([b"L" * LARGE] * 3)] * 6)
+    found = await queue.admin.peek("wide", 1_000)
+    seen = [message.offset for message in found]
+    assert 1 <= len(seen) <= 2, "a look has a megabyte unless told otherwise, and one message always fits"
+    while found.next is not None:
+        found = await queue.admin.peek("wide", 1_000, after=found.next)
+        seen += [message.offset for message in found]
+    assert seen == list(range(18))
+    page = (await http.get("/topic/wide/peek", params={"batch": 1_000})).json()
+    seen = [message["Offset"] for message in page["messages"]]
+    assert len(seen) < 18
+    while "next" in page:
+        page = (await http.get("/topic/wide/peek", params={"batch": 1_000, "after": page["next"]})).json()
+        assert sum(len(message["v"]) for message in page["messages"]) <= limits.POLL_BYTES_MAX
+        seen += [message["Offset"] for message in page["messages"]]
+    assert seen == list(range(18))

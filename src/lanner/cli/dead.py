@@ -14,6 +14,7 @@ from lanner.cli.screen import Screen, text_of, time_text
 
 if TYPE_CHECKING:
     from lanner.client import DeadMessage, Queue
+    from lanner.client.admin import DeadMessages
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Dead letters: list, show, redrive, discard.")
 Ids = Annotated[list[str] | None, typer.Argument(help="PARTITION/OFFSET, such as 0/17.", metavar="ID...")]
@@ -28,18 +29,22 @@ def list_all(
     partition: Partition = None,
     start: Annotated[int, typer.Option(min=0, help="From this offset on.")] = 0,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1_000, help="At most so many.")] = 100,
+    after: Annotated[
+        str | None, typer.Option(help="Go on where the last list ended.", metavar="PARTITION/OFFSET")
+    ] = None,
     servers: Servers = SERVERS_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """List what a group gave up on."""
     screen = Screen(as_json)
-    found = screen.with_queue(
-        servers,
-        lambda queue: queue.admin.dead_letters(topic, group, partition=partition, start_offset=start, limit=limit),
-    )
+    place = None if after is None else parsing.place(after, "--after")
+    which: dict[str, Any] = {"partition": partition, "start_offset": start}
+    found = screen.with_queue(servers, lambda queue: _gather(queue, topic, group, which, limit, place))
+    following = None if found.next is None else "{}/{}".format(*found.next)
     if as_json:
         letters = [described(topic, letter) for letter in found.letters]
-        screen.document({"topic": topic, "group": group, "total": found.total, "letters": letters})
+        document = {"topic": topic, "group": group, "total": found.total, "letters": letters}
+        screen.document(document if following is None else document | {"next": following})
         return
     if not found.letters:
         typer.echo(f"{group} has no dead letters on {topic}.")
@@ -56,8 +61,22 @@ def list_all(
         for letter in found.letters
     ]
     screen.table(["id", "priority", "attempts", "died (UTC)", "reason", "value"], rows)
-    if found.total > len(found.letters):
-        typer.echo(f"{len(found.letters)} of {found.total}; --start and --limit show the others.")
+    if following is not None:
+        typer.echo(f"{len(found.letters)} of {found.total}; --after {following} shows the next ones.")
+    elif found.total > len(found.letters):
+        typer.echo(f"{len(found.letters)} of {found.total}.")
+
+
+async def _gather(
+    queue: Queue, topic: str, group: str, which: dict[str, Any], limit: int, after: tuple[int, int] | None
+) -> DeadMessages:
+    """Page by page, because each is bounded in bytes."""
+    found = await queue.admin.dead_letters(topic, group, **which, limit=limit, after=after)
+    letters = list(found.letters)
+    while found.next is not None and len(letters) < limit:
+        found = await queue.admin.dead_letters(topic, group, **which, limit=limit - len(letters), after=found.next)
+        letters += found.letters
+    return found._replace(letters=letters)
 
 
 @app.command("show")

@@ -187,9 +187,21 @@ def peek(
 ) -> None:
     """Look at messages without taking them, the most urgent first."""
     screen = Screen(as_json)
-    found = screen.with_queue(servers, lambda queue: queue.admin.peek(topic, count, partition=partition, offset=offset))
-    for message in found:
-        _show(screen, message, values)
+
+    async def look(queue: Queue) -> int:
+        """Page by page: each is bounded in bytes."""
+        shown, after = 0, None
+        while shown < count:
+            page = await queue.admin.peek(topic, count - shown, partition=partition, offset=offset, after=after)
+            for message in page:
+                _show(screen, message, values)
+            shown += len(page)
+            after = page.next
+            if after is None:
+                break
+        return shown
+
+    found = screen.with_queue(servers, look)
     if not found and not as_json and not values:
         typer.secho("No messages there.", err=True, dim=True)
 

@@ -47,6 +47,14 @@ def message_ids(words: Iterable[str]) -> dict[int, list[int]]:
     return found
 
 
+def place(text: str, what: str) -> tuple[int, int]:
+    """PARTITION/OFFSET, as a listing says where it goes on."""
+    parts = text.split("/")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        raise typer.BadParameter(f"{text!r} is not PARTITION/OFFSET, such as 0/17", param_hint=what)
+    return int(parts[0]), int(parts[1])
+
+
 def partition(text: str) -> tuple[str, int]:
     """TOPIC/PARTITION, as tables show it."""
     topic, slash, number = text.rpartition("/")

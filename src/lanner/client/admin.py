@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from lanner import limits
 from lanner.batch import decode
 from lanner.client.brokers import Brokers
 from lanner.client.intake import moment_ms
 from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing
 from lanner.errors import TopicExists, ValidationError
-from lanner.model import Message, TopicSettings, check_name
+from lanner.model import Looked, LookPlace, Message, TopicSettings, check_name
 from lanner.wire.cluster import (
     ChangeCluster,
     ClusterChanged,
@@ -72,6 +73,7 @@ class DeadMessage(NamedTuple):
 class DeadMessages(NamedTuple):
     letters: list[DeadMessage]
     total: int  # of the group, not only of those listed
+    next: tuple[int, int] | None = None  # where the next page begins (partition, offset); None: that was all
 
 
 class Admin:
@@ -138,12 +140,20 @@ class Admin:
         return reply.partitions
 
     async def peek(
-        self, topic: str, max_messages: int = 10, *, partition: int | None = None, offset: int = 0
-    ) -> list[Message]:
-        """Look without leasing: the most urgent first among what is at or after the offset."""
-        request = Peek(check_name(topic, "topic"), partition, offset, max_messages)
+        self,
+        topic: str,
+        max_messages: int = 10,
+        *,
+        partition: int | None = None,
+        offset: int = 0,
+        max_bytes: int = limits.MIB,
+        after: LookPlace | None = None,
+    ) -> Looked:
+        """Look without leasing: the most urgent first among what is at or after the offset. One page, of bounded bytes;
+        give its `next` as `after` to go on."""
+        request = Peek(check_name(topic, "topic"), partition, offset, max_messages, max_bytes, after=after)
         reply, _ = await self._session.request(Command.PEEK, request, Peeked)
-        return [
+        page = Looked(
             Message(
                 topic,
                 found.partition,
@@ -158,7 +168,9 @@ class Admin:
                 found.expires_at_ms,
             )
             for found in reply.messages
-        ]
+        )
+        page.next = reply.next
+        return page
 
     # ------------------------------------------------------------------ groups
 
@@ -214,18 +226,26 @@ class Admin:
     # ------------------------------------------------------------------ dead letters
 
     async def dead_letters(
-        self, topic: str, group: str, *, partition: int | None = None, start_offset: int = 0, limit: int = 100
+        self,
+        topic: str,
+        group: str,
+        *,
+        partition: int | None = None,
+        start_offset: int = 0,
+        limit: int = 100,
+        after: tuple[int, int] | None = None,
     ) -> DeadMessages:
-        """A group's dead letters with their messages, by partition and offset."""
+        """A group's dead letters with their messages, by partition and offset. One page, of bounded bytes; give its
+        `next` as `after` to go on."""
         name = _group_name(topic, group)
-        request = ListDead(name.topic, name.group, partition, start_offset, limit)
+        request = ListDead(name.topic, name.group, partition, start_offset, limit, after=after)
         reply, bulk = await self._session.request(Command.LIST_DEAD, request, DeadLetters)
         letters = []
         position = 0
         for letter in reply.letters:
             letters.append(_dead_message(topic, letter, bulk[position : position + letter.size]))
             position += letter.size
-        return DeadMessages(letters, reply.total)
+        return DeadMessages(letters, reply.total, reply.next)
 
     async def redrive(
         self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None

@@ -143,11 +143,15 @@ class Partition:
         ref = self._state.batches.first_at_time(time_ms)
         return self._state.end_offset if ref is None else ref.base_offset
 
-    def lane_batches(self, lane: int, first_offset: int, limit: int) -> list[BatchRef]:
-        """Batches of one lane, in place order, that hold something at or after the offset."""
+    def lane_batches(self, lane: int, first_offset: int, limit: int, resume_offset: int = -1) -> list[BatchRef]:
+        """Batches of one lane, in place order, that hold something at or after the offset; from the batch of
+        `resume_offset` on. Where that one is gone, so is everything before it in the lane."""
         state = self._state
         holder = state.batches.get(first_offset)
         place, _ = state.lanes[lane].place_from(first_offset if holder is None else holder.base_offset)
+        resumed = state.batches.get(resume_offset) if resume_offset >= 0 else None
+        if resumed is not None and resumed.lane == lane:
+            place = max(place, resumed.lane_base)
         found: list[BatchRef] = []
         if place < state.lanes[lane].end:
             for _, base_offset in state.lanes[lane].walk(place):

@@ -314,6 +314,7 @@ class Peek(Control):
     max_messages: Number = 1
     max_bytes: Number = 1 << 20
     partitions: Partitions | None = None
+    after: tuple[Annotated[int, Meta(ge=0, le=9)], PartitionId, Number] | None = None  # Peeked.next of the last page
 
 
 class PeekedMessage(Control):
@@ -333,6 +334,7 @@ class Peeked(Control):
     """A look is small and rare, so it travels decoded: no bulk."""
 
     messages: list[PeekedMessage]
+    next: tuple[int, int, int] | None = None  # (priority, partition, offset) of the next page; None: that was all
 
 
 class Commit(Control):
@@ -459,6 +461,7 @@ class ListDead(Control):
     start_offset: Number = 0
     limit: Number = 100
     partitions: Partitions | None = None
+    after: tuple[PartitionId, Number] | None = None  # DeadLetters.next of the last page
 
 
 class DeadLetter(Control):
@@ -477,6 +480,7 @@ class DeadLetters(Control):
 
     letters: list[DeadLetter]
     total: int
+    next: tuple[int, int] | None = None  # (partition, offset) of the next page; None: that was all
 
 
 class DeadChoice(Control):

@@ -110,29 +110,25 @@ async def release(service: Service, identity: Identity, asked: messages.Release)
 
 
 async def peek(service: Service, identity: Identity, asked: messages.Peek) -> Answer:
-    partitions = _partitions(asked)
-    found = await service.peek(identity, asked.topic, partitions, asked.offset, asked.max_messages)
-    shown: list[messages.PeekedMessage] = []
-    size = 0
-    for message in found:
-        size += len(message.value) + len(message.key or b"")
-        if shown and size > asked.max_bytes:
-            break
-        shown.append(
-            messages.PeekedMessage(
-                message.partition,
-                message.offset,
-                message.timestamp_ms,
-                message.priority,
-                message.value,
-                message.key,
-                dict(message.headers),
-                message.producer_timestamp_ms,
-                message.deliver_at_ms,
-                message.expires_at_ms,
-            )
+    found = await service.peek(
+        identity, asked.topic, _partitions(asked), asked.offset, asked.max_messages, asked.max_bytes, asked.after
+    )
+    shown = [
+        messages.PeekedMessage(
+            message.partition,
+            message.offset,
+            message.timestamp_ms,
+            message.priority,
+            message.value,
+            message.key,
+            dict(message.headers),
+            message.producer_timestamp_ms,
+            message.deliver_at_ms,
+            message.expires_at_ms,
         )
-    return Answer(messages.Peeked(shown))
+        for message in found
+    ]
+    return Answer(messages.Peeked(shown, found.next))
 
 
 async def commit(service: Service, identity: Identity, asked: messages.Commit) -> Answer:
@@ -205,10 +201,10 @@ async def seek(service: Service, identity: Identity, asked: messages.Seek) -> An
 
 async def list_dead(service: Service, identity: Identity, asked: messages.ListDead) -> Answer:
     found = await service.dead_letters(
-        identity, asked.topic, asked.group, _partitions(asked), asked.start_offset, asked.limit
+        identity, asked.topic, asked.group, _partitions(asked), asked.start_offset, asked.limit, asked.after
     )
     letters = [messages.DeadLetter(*letter[:7], size=len(letter.data)) for letter in found.letters]
-    return Answer(messages.DeadLetters(letters, found.total), [letter.data for letter in found.letters])
+    return Answer(messages.DeadLetters(letters, found.total, found.next), [letter.data for letter in found.letters])
 
 
 async def redrive(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:

@@ -19,7 +19,7 @@ from starlette.routing import Route, Router
 from lanner import limits
 from lanner.api.rest.bodies import Body, BodyRefused, ClientGone
 from lanner.api.rest.openapi import build_document
-from lanner.api.rest.operations import Call, Door, Operation, Raw
+from lanner.api.rest.operations import Call, Door, Operation, Prepared, Raw
 from lanner.api.rest.origins import Gate, cors_headers, preflight_headers
 from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import Answer, answer_to, answer_to_unexpected, explain
@@ -54,6 +54,8 @@ _NO_BODY: Final = NoBody()
 _NO_QUERY: Final = NoQuery()
 _JSON: Final = b"application/json"
 _encoder: Final = msgspec.json.Encoder()
+CONNECTION: Final = "lanner.connection"  # where a scope has the connection that its request came by
+INLINE_BYTES_MAX: Final = 64 * limits.KIB  # a larger reply is made in a reader thread
 
 
 def build_app(
@@ -159,6 +161,9 @@ class Endpoint:
             call = await self._decode(scope, receive, body)
             async with asyncio.timeout(self._operation.deadline_ms / 1_000):
                 reply = await self._operation.handler(call)
+            if isinstance(reply, Prepared):
+                await self._send_prepared(scope, send, reply)
+                return
             if isinstance(reply, Raw):
                 content_type = reply.content_type.encode("ascii")
                 answer = Answer(reply.status, reply.body, [])
@@ -179,6 +184,24 @@ class Endpoint:
             answer = answer_to_unexpected(error)
         self._door.count(self._operation.name, answer.status)
         await _send(send, answer, content_type)
+
+    async def _send_prepared(self, scope: Scope, send: Send, reply: Prepared) -> None:
+        """Make a reply and send it. When the client does not get it, what hangs on it is undone."""
+        heard = False
+        try:
+            body = await self._made(reply)
+            self._door.count(self._operation.name, self._operation.status)
+            await _send(send, Answer(self._operation.status, body, []))
+            heard = await handed_over(scope)
+        finally:
+            if not heard and reply.unsent is not None:
+                self._door.spawn(reply.unsent())
+
+    async def _made(self, reply: Prepared) -> bytes:
+        if reply.size <= INLINE_BYTES_MAX:
+            return _encoder.encode(reply.make())
+        body: bytes = await self._door.service.in_reader(lambda: msgspec.json.encode(reply.make()))
+        return body
 
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
         headers = dict(scope["headers"])
@@ -260,6 +283,12 @@ def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def handed_over(scope: Scope) -> bool:
+    """Whether the socket took the whole reply; without a socket of ours, as in tests, it did."""
+    connection = scope.get(CONNECTION)
+    return True if connection is None else bool(await connection.handed_over())
 
 
 async def _send(send: Send, answer: Answer, content_type: bytes = _JSON) -> None:

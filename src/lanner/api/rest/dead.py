@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from lanner.api.rest.operations import Call
+from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
 from lanner.api.rest.shapes import CountReply, DeadChoice, DeadMessage, DeadQuery, DeadReply, NoBody, NoQuery
 from lanner.api.rest.values import text_of, texts_of
 from lanner.batch import decode
@@ -13,17 +13,25 @@ from lanner.errors import ValidationError
 from lanner.model import priority_name
 
 
-async def list_dead(call: Call[NoBody, DeadQuery]) -> DeadReply:
+async def list_dead(call: Call[NoBody, DeadQuery]) -> Prepared:
     query = call.query
     partitions = None if isinstance(query.partition, UnsetType) else [query.partition]
+    after = None
+    if not isinstance(query.after, UnsetType):
+        partition, offset = map(int, query.after.split("/"))
+        after = (partition, offset)
     found = await call.service.dead_letters(
-        call.identity, call.topic, call.group, partitions, query.start_offset, query.limit
+        call.identity, call.topic, call.group, partitions, query.start_offset, query.limit, after
     )
-    return DeadReply(
-        topic=call.topic,
-        group=call.group,
-        total=found.total,
-        messages=[_shown(call.topic, letter) for letter in found.letters],
+    return Prepared(
+        lambda: DeadReply(
+            topic=call.topic,
+            group=call.group,
+            total=found.total,
+            messages=[_shown(call.topic, letter) for letter in found.letters],
+            next=UNSET if found.next is None else "{}/{}".format(*found.next),
+        ),
+        sum([len(letter.data) + MESSAGE_BYTES for letter in found.letters]),
     )
 
 

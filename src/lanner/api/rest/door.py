@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from lanner import limits
-from lanner.api.rest.app import build_app
+from lanner.api.rest.app import CONNECTION, build_app
 from lanner.api.rest.origins import Gate
 from lanner.api.rest.problems import answer_to
 from lanner.errors import LannerError, RequestTimeout, ValidationError
@@ -117,6 +117,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
+        self._lost = False
+        self._unsent: list[asyncio.Future[bool]] = []  # who waits until the socket has taken what was written
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -135,6 +137,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.server_state.seats.leave()
         else:
             self.server_state.seats.refusing -= 1
+        self._lost = True
+        self._tell_handed_over(False)
         self._head_is_over()
         self.resume_writing()
         super().connection_lost(exc)
@@ -159,6 +163,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         self._in_head = True
         if self._head_timer is None:
             self._await_head()
@@ -184,7 +189,22 @@ class BoundedProtocol(HttpToolsProtocol):
             if self.server_state.unread_bytes > self.unread_bytes_max:
                 self.loop.call_soon(self.transport.abort)
 
+    async def handed_over(self) -> bool:
+        """Waits until the socket has taken what was written so far; False: the connection was lost before."""
+        if self._lost or self._write_timer is None:
+            return not self._lost
+        waiter: asyncio.Future[bool] = self.loop.create_future()
+        self._unsent.append(waiter)
+        return await waiter
+
+    def _tell_handed_over(self, taken: bool) -> None:
+        for waiter in self._unsent:
+            if not waiter.done():
+                waiter.set_result(taken)
+        self._unsent.clear()
+
     def resume_writing(self) -> None:
+        self._tell_handed_over(True)
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None

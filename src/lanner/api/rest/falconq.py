@@ -28,7 +28,7 @@ from lanner.api.rest.falconq_shapes import (
     PublishRequest,
     RaftStatsQuery,
 )
-from lanner.api.rest.operations import Call
+from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
 from lanner.api.rest.publishing import dedup_ids, idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
@@ -57,7 +57,7 @@ async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
     )
 
 
-async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
+async def consume(call: Call[NoBody, ConsumeQuery]) -> Prepared:
     query = call.query
     group = group_of(query.consumerID)
     await call.service.look_up([call.topic])
@@ -79,33 +79,46 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> ConsumeReply:
     )
     messages = [item.message for item in delivered]
     next_offset = await _next_offset(call, group, partitions, messages)
-    return ConsumeReply(
-        topic=call.topic,
-        consumerID=query.consumerID,
-        partitionID=query.partitionID,
-        startOffset=min((message.offset for message in messages), default=next_offset),
-        nextOffset=next_offset,
-        count=len(messages),
-        messages=[_shown(message) for message in messages],
+    return Prepared(
+        lambda: ConsumeReply(
+            topic=call.topic,
+            consumerID=query.consumerID,
+            partitionID=query.partitionID,
+            startOffset=min((message.offset for message in messages), default=next_offset),
+            nextOffset=next_offset,
+            count=len(messages),
+            messages=[_shown(message) for message in messages],
+        ),
+        _size(messages),
     )
 
 
-async def peek(call: Call[NoBody, PeekQuery]) -> PeekReply:
+async def peek(call: Call[NoBody, PeekQuery]) -> Prepared:
     query = call.query
     _, known = await call.service.offsets(call.identity, call.topic)
     partitions = _chosen(call.topic, [state.partition for state in known], query.partitionID)
     chosen = None if isinstance(query.partitionID, UnsetType) else partitions
-    messages = await call.service.peek(call.identity, call.topic, chosen, query.offset, query.batch)
+    after = None
+    if not isinstance(query.after, UnsetType):
+        priority, partition, offset = map(int, query.after.split("/"))
+        after = (priority, partition, offset)
+    messages = await call.service.peek(
+        call.identity, call.topic, chosen, query.offset, query.batch, limits.LIST_BYTES_MAX, after
+    )
     starts = {
         state.partition: max(query.offset, state.first_offset) for state in known if state.partition in partitions
     }
-    return PeekReply(
-        topic=call.topic,
-        partitionID=query.partitionID,
-        startOffset=query.offset,
-        nextOffset=first_not_shown(starts, messages),
-        count=len(messages),
-        messages=[_shown(message) for message in messages],
+    return Prepared(
+        lambda: PeekReply(
+            topic=call.topic,
+            partitionID=query.partitionID,
+            startOffset=query.offset,
+            nextOffset=first_not_shown(starts, messages),
+            count=len(messages),
+            messages=[_shown(message) for message in messages],
+            next=UNSET if messages.next is None else "{}/{}/{}".format(*messages.next),
+        ),
+        _size(messages),
     )
 
 
@@ -208,6 +221,10 @@ async def _floors(call: Call[NoBody, ConsumeQuery], group: str, partitions: Sequ
         _, known = await call.service.offsets(call.identity, call.topic, -1, partitions)
         floors = {state.partition: state.first_offset for state in known} | floors
     return floors
+
+
+def _size(messages: Sequence[Message]) -> int:
+    return sum([len(message.value) for message in messages]) + MESSAGE_BYTES * len(messages)
 
 
 def _shown(message: Message) -> FalconMessage:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from lanner import limits
-from lanner.api.rest.shapes import Encoding, KeyText, Name, Offset, PartitionId, PriorityIn, Shape, Text
+from lanner.api.rest.shapes import Encoding, KeyText, Name, NextPlace, Offset, PartitionId, PriorityIn, Shape, Text
 
 
 class PublishRequest(Shape, kw_only=True):
@@ -37,6 +37,10 @@ class PeekQuery(Shape, kw_only=True):
     offset: Offset = 0
     batch: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 1
     partitionID: PartitionId | UnsetType = UNSET
+    after: (
+        Annotated[str, Meta(pattern=r"^[0-9]/[0-9]{1,3}/[0-9]{1,15}$", description="`next` of the page before.")]
+        | UnsetType
+    ) = UNSET
 
 
 class FalconMessage(Shape, kw_only=True):
@@ -71,6 +75,7 @@ class PeekReply(Shape, kw_only=True):
     nextOffset: Annotated[int, Meta(description="The first offset at or after it that this reply does not show.")]
     count: int
     messages: list[FalconMessage]
+    next: NextPlace | UnsetType = UNSET
 
 
 class FalconPartition(Shape, kw_only=True):

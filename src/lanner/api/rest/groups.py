@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec import UnsetType
 
-from lanner.api.rest.operations import Call
+from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
 from lanner.api.rest.shapes import (
     AckRequest,
     CommitRequest,
@@ -35,8 +37,9 @@ from lanner.api.rest.shapes import (
 )
 from lanner.api.rest.topics import shown
 from lanner.broker.desks.calls import Delivered, SettleItem
-from lanner.errors import ServiceUnavailable, TopicNotFound, ValidationError, from_wire
+from lanner.errors import LannerError, ServiceUnavailable, TopicNotFound, ValidationError, from_wire
 
+_log: Final = logging.getLogger("lanner.api.rest")
 _NO_TOPIC_SECONDS: Final = 0.25  # between two looks for a topic that is not there
 
 
@@ -49,25 +52,43 @@ class SettleKind(IntEnum):
     REJECT = 4
 
 
-async def poll_group(call: Call[PollRequest, NoQuery]) -> PollReply:
+async def poll_group(call: Call[PollRequest, NoQuery]) -> Prepared:
     """A client that has gone must not keep leases: what a poll brought it is given back at once, uncounted."""
     if call.body.wait_ms == 0 or call.body.auto_ack:
         delivered = await _poll(call)
     else:
-        polling = asyncio.ensure_future(_poll(call))
-        leaving = asyncio.ensure_future(call.disconnected())
-        try:
-            await asyncio.wait({polling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
-                polling.cancel()
-                await asyncio.wait({polling})
-                if not polling.cancelled() and polling.exception() is None:
-                    await _release(call, polling.result())
-                raise ServiceUnavailable("the client has gone")
-            delivered = polling.result()
-        finally:
-            polling.cancel()
-            leaving.cancel()
+        delivered = await _poll_while_there(call)
+    size = sum([len(item.message.value) for item in delivered]) + MESSAGE_BYTES * len(delivered)
+    unsent = None if call.body.auto_ack else partial(_release, call, delivered)
+    return Prepared(lambda: _polled(call, delivered), size, unsent)
+
+
+async def _poll_while_there(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
+    """A poll that ends with its client. Whatever else ends this, leases that come all the same are given back."""
+    polling = asyncio.ensure_future(_poll(call))
+    leaving = asyncio.ensure_future(call.disconnected())
+    try:
+        await asyncio.wait({polling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not leaving.done():
+            return polling.result()
+    except BaseException:
+        polling.cancel()
+        call.door.spawn(_release_unheard(call, polling))
+        raise
+    finally:
+        leaving.cancel()
+    polling.cancel()
+    await _release_unheard(call, polling)
+    raise ServiceUnavailable("the client has gone")
+
+
+async def _release_unheard(call: Call[PollRequest, NoQuery], polling: asyncio.Future[Sequence[Delivered]]) -> None:
+    await asyncio.wait({polling})
+    if not polling.cancelled() and polling.exception() is None:
+        await _release(call, polling.result())
+
+
+def _polled(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> PollReply:
     return PollReply(
         topic=call.topic,
         group=call.group,
@@ -202,7 +223,10 @@ async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Sequenc
 async def _release(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> None:
     items = [SettleItem(item.message.partition, item.token, item.message.offset, 1, 0) for item in delivered]
     if items:
-        await call.service.release(call.identity, call.topic, call.group, items)
+        try:
+            await call.service.release(call.identity, call.topic, call.group, items)
+        except LannerError as error:
+            _log.info("leases that nobody saw could not be released: %s", error)  # they end by themselves
 
 
 async def _settle(

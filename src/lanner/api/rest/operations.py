@@ -6,6 +6,7 @@ returns a reply struct (or None for 204); it knows nothing of HTTP.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,14 @@ class Door:
         self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}
+        self._background: set[asyncio.Future[None]] = set()
         self.body_bytes = 0  # of the whole bodies in hand, over all connections
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Something that goes on when its request is over."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def count(self, operation: str, status: int) -> None:
         key = (operation, status)
@@ -73,7 +81,18 @@ class Raw:
     status: int = 200
 
 
-Reply = msgspec.Struct | Mapping[str, str] | Raw | None
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A reply that is made last: in a reader thread where it is large, so that the loop goes on."""
+
+    make: Callable[[], msgspec.Struct]
+    size: int  # about so many bytes
+    unsent: Callable[[], Awaitable[None]] | None = None  # what to do when the client does not get it
+
+
+MESSAGE_BYTES: Final = 300  # of a message in JSON, besides what it says
+
+Reply = msgspec.Struct | Mapping[str, str] | Raw | Prepared | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,9 @@ class Shape(msgspec.Struct):
     pass
 
 
+NextPlace = Annotated[str, Meta(description="Give it as `after` for the next page; absent: that was all.")]
+
+
 class NoQuery(Shape, kw_only=True):
     """An operation without query parameters."""
 
@@ -222,6 +225,12 @@ class ReadQuery(Shape, kw_only=True):
     wait_ms: WaitMs = 0
 
 
+class HoleOut(Shape, kw_only=True):
+    first_offset: int
+    next_offset: int
+    reason: str
+
+
 class ReadReply(Shape, kw_only=True):
     topic: str
     partition: int
@@ -229,6 +238,7 @@ class ReadReply(Shape, kw_only=True):
     end_offset: int
     next_offset: int
     messages: list[MessageOut]
+    holes: Annotated[list[HoleOut], Meta(description="What is stored and does not decode.")] | UnsetType = UNSET
 
 
 # ------------------------------------------------------------------ /v1: groups
@@ -377,6 +387,9 @@ class DeadQuery(Shape, kw_only=True):
     partition: PartitionId | UnsetType = UNSET
     start_offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
+    after: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,3}/[0-9]{1,15}$", description="`next` of the page before.")] | UnsetType
+    ) = UNSET
 
 
 class DeadMessage(Shape, kw_only=True):
@@ -401,6 +414,7 @@ class DeadReply(Shape, kw_only=True):
     group: str
     total: int
     messages: list[DeadMessage]
+    next: NextPlace | UnsetType = UNSET
 
 
 class DeadChoice(Shape, kw_only=True):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from msgspec import UNSET, UnsetType
 
 from lanner import limits
-from lanner.api.rest.operations import Call
+from lanner.api.rest.operations import Call, Prepared
 from lanner.api.rest.shapes import (
     AlterTopicRequest,
     CreateTopicRequest,
+    HoleOut,
     MessageOut,
     NoBody,
     NoQuery,
@@ -23,7 +27,11 @@ from lanner.api.rest.shapes import (
 )
 from lanner.api.rest.values import text_of, texts_of
 from lanner.batch import decode
-from lanner.broker.desks.calls import FetchedBatch, TopicResult
+from lanner.broker.desks.calls import FetchedBatch, FetchResult, TopicResult
+from lanner.broker.desks.delivery import raw_bytes
+from lanner.broker.desks.fitting import Room
+from lanner.broker.desks.unpacking import MALFORMED
+from lanner.errors import MalformedBatch
 from lanner.model import Message, check_name, priority_name
 
 _READ_BYTES_MAX = limits.MIB
@@ -68,24 +76,35 @@ async def topic_offsets(call: Call[NoBody, TimeQuery]) -> OffsetsReply:
     )
 
 
-async def read_partition(call: Call[NoBody, ReadQuery]) -> ReadReply:
+async def read_partition(call: Call[NoBody, ReadQuery]) -> Prepared:
     query = call.query
     fetched = await call.service.fetch(
         call.identity, call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms
     )
+    return Prepared(lambda: _read(call, fetched), sum([raw_bytes(one.data) for one in fetched.batches]))
+
+
+def _read(call: Call[NoBody, ReadQuery], fetched: FetchResult) -> ReadReply:
+    """Message by message, as far as the page has room; one always fits."""
+    query, room = call.query, Room(limits.LIST_BYTES_MAX)
     messages: list[MessageOut] = []
+    holes: list[HoleOut] = []
     next_offset = fetched.next_offset
     for batch in fetched.batches:
-        for message in messages_of(call.topic, call.partition, batch):
-            if message.offset < query.offset:
-                continue  # the first batch may begin before the offset asked for
-            if len(messages) == query.limit:
-                next_offset = message.offset
-                break
-            messages.append(shown(message))
-        else:
+        end_offset = batch.base_offset + batch.count
+        try:
+            found = messages_of(call.topic, call.partition, batch)
+        except MalformedBatch:
+            first_offset = max(batch.base_offset, query.offset)
+            holes.append(HoleOut(first_offset=first_offset, next_offset=end_offset, reason=MALFORMED))
             continue
-        break
+        fitting = _fitting(
+            [message for message in found if message.offset >= query.offset], room, query.limit - len(messages)
+        )
+        messages += [shown(message) for message in fitting.shown]
+        if fitting.next_offset is not None:
+            next_offset = fitting.next_offset
+            break
     return ReadReply(
         topic=call.topic,
         partition=call.partition,
@@ -93,7 +112,22 @@ async def read_partition(call: Call[NoBody, ReadQuery]) -> ReadReply:
         end_offset=fetched.end_offset,
         next_offset=next_offset,
         messages=messages,
+        holes=holes or UNSET,
     )
+
+
+class _Fitting(NamedTuple):
+    shown: Sequence[Message]
+    next_offset: int | None  # None: all of them
+
+
+def _fitting(messages: Sequence[Message], room: Room, limit: int) -> _Fitting:
+    for place, message in enumerate(messages):
+        size = len(message.value) + len(message.key or b"")
+        if place >= limit or (not room.has(size) and not room.is_empty):
+            return _Fitting(messages[:place], message.offset)
+        room.take(size)
+    return _Fitting(messages, None)
 
 
 def messages_of(topic: str, partition: int, fetched: FetchedBatch) -> list[Message]:

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from lanner import batch, features, limits
+from lanner import features, limits
 from lanner.broker.desks.calls import (
-    DeadLetterResult,
     DeadLettersResult,
+    DeadPlace,
     GroupPartitionResult,
     GroupResult,
     Identity,
@@ -25,15 +25,12 @@ from lanner.cluster import Topic, encode_alter_topic, encode_create_topic, encod
 from lanner.errors import (
     DeadlineExceeded,
     GroupNotFound,
-    LannerError,
     TopicExists,
     TopicNotFound,
     ValidationError,
 )
 from lanner.model import TopicSettings, check_name
 from lanner.partition import (
-    APPEND_PREFIX_BYTES,
-    BatchRef,
     Discard,
     DropGroup,
     Redrive,
@@ -260,35 +257,16 @@ class Administration(Desk):
         partitions: Sequence[int] | None,
         start_offset: int,
         limit: int,
+        after: DeadPlace | None = None,
     ) -> DeadLettersResult:
-        """What a group gave up on, with the messages themselves; fewer than asked for where they are large."""
+        """What a group gave up on, with the messages themselves; a page of bounded bytes, from `after` on."""
         self._admit(identity, "consume", topic)
         check_number("start_offset", start_offset, 0, limits.OFFSET_MAX)
         check_number("limit", limit, 1, limits.LIST_ITEMS_MAX)
-        total = 0
-        found: list[tuple[int, Replica, Any]] = []
-        for number, replica in self._replicas_with(self._topic(topic), group, partitions):
-            machine = replica.partition
-            total += machine.dead_count(group)
-            if len(found) < limit:
-                entries = machine.dead_letters(group, start_offset, limit - len(found))
-                found.extend((number, replica, entry) for entry in entries)
-        found = found[: _fitting([entry.ref for _, _, entry in found])]
-        payloads = await self._node.payloads([(replica.set_id, entry.ref.index) for _, replica, entry in found])
-
-        def extracts() -> list[bytes]:
-            return [
-                _one_message(payload, entry.offset - entry.ref.base_offset)
-                for payload, (_, _, entry) in zip(payloads, found, strict=True)
-            ]
-
-        letters = [
-            DeadLetterResult(
-                number, entry.offset, entry.lane, entry.attempts, entry.reason, entry.died_ms, entry.ref.append_ms, data
-            )
-            for (number, _, entry), data in zip(found, await self._node.in_reader(extracts), strict=True)
-        ]
-        return DeadLettersResult(letters, total)
+        replicas = self._replicas_with(self._topic(topic), group, partitions)
+        total = sum(replica.partition.dead_count(group) for _, replica in replicas)
+        letters, following = await self._pages.dead_letters(replicas, group, start_offset, limit, after)
+        return DeadLettersResult(letters, total, following)
 
     async def redrive(
         self,
@@ -352,22 +330,3 @@ class Administration(Desk):
             "leader_broker": self._routes.name_of(route.leader) if route.leader else "",
             "replicas": names,
         }
-
-
-def _fitting(refs: Sequence[BatchRef]) -> int:
-    """How many messages, each of one of these batches, go into one reply; one always does."""
-    left = limits.POLL_BYTES_MAX
-    for count, ref in enumerate(refs):
-        left -= ref.size // ref.count + limits.KIB
-        if left < 0:
-            return max(count, 1)
-    return len(refs)
-
-
-def _one_message(payload: bytes | None, position: int) -> bytes:
-    if payload is None:
-        return b""
-    try:
-        return batch.extract(memoryview(payload)[APPEND_PREFIX_BYTES:], [position])
-    except LannerError:
-        return b""

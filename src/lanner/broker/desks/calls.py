@@ -163,9 +163,13 @@ class DeadLetterResult(NamedTuple):
     data: bytes  # an extract: a batch of this one message; empty when it cannot be read
 
 
+DeadPlace = tuple[int, int]  # partition, offset
+
+
 class DeadLettersResult(NamedTuple):
     letters: Sequence[DeadLetterResult]
-    total: int
+    total: int  # of the group, not only of this page
+    next: DeadPlace | None = None  # where the next page begins; None: there is nothing more
 
 
 class OffsetsResult(NamedTuple):

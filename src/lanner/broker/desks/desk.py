@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from lanner.broker.desks.calls import Identity
 from lanner.broker.desks.leases import LeaseReader
+from lanner.broker.desks.pages import Pages
 from lanner.broker.desks.polling import Polling
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
@@ -48,6 +49,7 @@ class Desk:
         self._polling = Polling(node, self._router, self._questions)
         self._leases = LeaseReader(node)
         self._unpacking = Unpacking(self, node)
+        self._pages = Pages(node)
         self._routes = Routes(node)
         self.auto_create = node.settings.auto_create_topics
         self.node_id = node.node_id

@@ -6,19 +6,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from lanner import limits
-from lanner.batch import decode
 from lanner.broker.desks.calls import (
     FetchedBatch,
     FetchResult,
     Identity,
-    LeasedBatch,
     OffsetsResult,
-    Range,
 )
 from lanner.broker.desks.checks import check_number
-from lanner.broker.desks.delivery import messages_of
 from lanner.broker.desks.desk import Desk
-from lanner.model import Message, check_name
+from lanner.model import Looked, LookPlace, check_name
 from lanner.partition import APPEND_PREFIX_BYTES, CommitOffset
 
 
@@ -69,39 +65,23 @@ class Streams(Desk):
         return FetchResult(machine.first_offset, machine.end_offset, next_offset, batches, found.incarnation, damaged)
 
     async def peek(
-        self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int
-    ) -> list[Message]:
-        """Look without leasing: the most urgent first among what is at or after the offset."""
+        self,
+        identity: Identity,
+        topic: str,
+        partitions: Sequence[int] | None,
+        offset: int,
+        max_messages: int,
+        max_bytes: int = limits.LIST_BYTES_MAX,
+        after: LookPlace | None = None,
+    ) -> Looked:
+        """Look without leasing: the most urgent first among what is at or after the offset; a page of bounded bytes."""
         self._admit(identity, "consume", topic)
         check_number("offset", offset, 0, limits.OFFSET_MAX)
         check_number("batch", max_messages, 1, limits.LIST_ITEMS_MAX)
         found = self._topic(topic)
         replicas = self._replicas(found, partitions)
-        messages: list[Message] = []
-        for lane in range(9, -1, -1):
-            for number, replica in replicas:
-                refs = replica.partition.lane_batches(lane, offset, max_messages - len(messages))
-                payloads = await self._node.payloads([(replica.set_id, ref.index) for ref in refs])
-                whole = [
-                    LeasedBatch(
-                        number,
-                        0,
-                        ref.base_offset,
-                        ref.append_ms,
-                        0,
-                        ref.lane,
-                        memoryview(payload)[APPEND_PREFIX_BYTES:],
-                        [Range(ref.base_offset, ref.count, 0)],
-                    )
-                    for ref, payload in zip(refs, payloads, strict=True)
-                    if payload is not None
-                ]
-                for delivered in [one for item in whole for one in messages_of(topic, item, decode(item.data))]:
-                    if delivered.message.offset >= offset and len(messages) < max_messages:
-                        messages.append(delivered.message)
-            if len(messages) >= max_messages:
-                break
-        return messages
+        room_bytes = min(max_bytes, limits.LIST_BYTES_MAX)
+        return await self._pages.look(topic, replicas, offset, max_messages, room_bytes, after)
 
     async def commit(
         self,

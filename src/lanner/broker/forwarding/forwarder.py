@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
 from lanner.broker.desks.calls import (
     DeadLettersResult,
+    DeadPlace,
     FetchResult,
     GroupResult,
     Identity,
@@ -24,10 +25,11 @@ from lanner.broker.desks.calls import (
 )
 from lanner.broker.desks.routes import BrokerRoute, TopicRoute
 from lanner.broker.forwarding.cluster import ForwardedOverview
+from lanner.broker.forwarding.merging import merged_letters, merged_looks
 from lanner.broker.forwarding.polls import ForwardedPolls
 from lanner.broker.forwarding.publishes import ForwardedPublishes
 from lanner.errors import GroupNotFound, ValidationError
-from lanner.model import Message
+from lanner.model import Looked, LookPlace
 
 if TYPE_CHECKING:
     from lanner.broker.desks.routes import Routes
@@ -63,6 +65,10 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
     def stopped_partitions(self) -> dict[str, str]:
         found: dict[str, str] = self._service.stopped_partitions
         return found
+
+    async def in_reader(self, work: Callable[[], Any]) -> Any:
+        """Run what takes a while, such as making a large reply, in a reader thread."""
+        return await self._node.in_reader(work)
 
     # ------------------------------------------------------------------ one partition
 
@@ -107,15 +113,21 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
     # ------------------------------------------------------------------ stream use
 
     async def peek(
-        self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int
-    ) -> list[Message]:
-        answers = await self.spread(
-            topic, partitions, lambda service, mine: service.peek(identity, topic, mine, offset, max_messages)
+        self,
+        identity: Identity,
+        topic: str,
+        partitions: Sequence[int] | None,
+        offset: int,
+        max_messages: int,
+        max_bytes: int = limits.LIST_BYTES_MAX,
+        after: LookPlace | None = None,
+    ) -> Looked:
+        pages = await self.spread(
+            topic,
+            partitions,
+            lambda service, mine: service.peek(identity, topic, mine, offset, max_messages, max_bytes, after),
         )
-        found = [message for answer in answers for message in answer]
-        # Each broker gave its own in this order, so the first of all are among the first of each.
-        found.sort(key=lambda message: (-message.priority, message.partition))
-        return found[:max_messages]
+        return merged_looks(pages, max_messages, min(max_bytes, limits.LIST_BYTES_MAX))
 
     async def commit(
         self,
@@ -275,18 +287,15 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         partitions: Sequence[int] | None,
         start_offset: int,
         limit: int,
+        after: DeadPlace | None = None,
     ) -> DeadLettersResult:
-        answers = await self.spread_over_groups(
+        pages = await self.spread_over_groups(
             topic,
             group,
             partitions,
-            lambda service, mine: service.dead_letters(identity, topic, group, mine, start_offset, limit),
+            lambda service, mine: service.dead_letters(identity, topic, group, mine, start_offset, limit, after),
         )
-        letters = sorted(
-            (letter for answer in answers for letter in answer.letters),
-            key=lambda letter: (letter.partition, letter.offset),
-        )
-        return DeadLettersResult(letters[:limit], sum(answer.total for answer in answers))
+        return merged_letters(pages, limit)
 
     async def redrive(
         self,

@@ -15,6 +15,7 @@ from lanner import limits
 from lanner.broker.desks.calls import (
     DeadLetterResult,
     DeadLettersResult,
+    DeadPlace,
     FetchedBatch,
     FetchResult,
     GroupPartitionResult,
@@ -31,7 +32,7 @@ from lanner.broker.desks.calls import (
     TopicResult,
 )
 from lanner.errors import BadGateway, ConnectionLost, DeadlineExceeded
-from lanner.model import Message
+from lanner.model import Looked, LookPlace, Message
 from lanner.wire import cluster, messages
 from lanner.wire.messages import Command, Control
 
@@ -186,11 +187,18 @@ class RemoteService:
         )
 
     async def peek(
-        self, identity: Identity, topic: str, partitions: Sequence[int], offset: int, max_messages: int
-    ) -> list[Message]:
-        asked = messages.Peek(topic, None, offset, max_messages, limits.POLL_BYTES_MAX, list(partitions))
+        self,
+        identity: Identity,
+        topic: str,
+        partitions: Sequence[int],
+        offset: int,
+        max_messages: int,
+        max_bytes: int = limits.LIST_BYTES_MAX,
+        after: LookPlace | None = None,
+    ) -> Looked:
+        asked = messages.Peek(topic, None, offset, max_messages, max_bytes, list(partitions), after)
         found = (await self._call(Command.PEEK, asked)).control
-        return [
+        page = Looked(
             Message(
                 topic=topic,
                 partition=shown.partition,
@@ -205,7 +213,9 @@ class RemoteService:
                 expires_at_ms=shown.expires_at_ms,
             )
             for shown in found.messages
-        ]
+        )
+        page.next = found.next
+        return page
 
     async def commit(
         self,
@@ -292,9 +302,16 @@ class RemoteService:
         await self._call(Command.SEEK, messages.Seek(topic, group, where, time_ms, to, chosen))
 
     async def dead_letters(
-        self, identity: Identity, topic: str, group: str, partitions: Sequence[int], start_offset: int, limit: int
+        self,
+        identity: Identity,
+        topic: str,
+        group: str,
+        partitions: Sequence[int],
+        start_offset: int,
+        limit: int,
+        after: DeadPlace | None = None,
     ) -> DeadLettersResult:
-        asked = messages.ListDead(topic, group, None, start_offset, limit, list(partitions))
+        asked = messages.ListDead(topic, group, None, start_offset, limit, list(partitions), after)
         reply = await self._call(Command.LIST_DEAD, asked)
         found = reply.control
         pieces = _cut(reply.bulk, (letter.size for letter in found.letters))
@@ -311,7 +328,7 @@ class RemoteService:
             )
             for letter, data in zip(found.letters, pieces, strict=True)
         ]
-        return DeadLettersResult(letters, found.total)
+        return DeadLettersResult(letters, found.total, found.next)
 
     async def redrive(
         self, identity: Identity, topic: str, group: str, partitions: Sequence[int], offsets: Sequence[int] | None

@@ -25,12 +25,18 @@ from lanner.errors import (
     ServiceUnavailable,
     TopicNotFound,
 )
-from lanner.model import Message
+from lanner.model import Looked, LookPlace, Message
 from lanner.net.connector import ClientLink, open_connection
 from lanner.wire import cluster, messages
 from lanner.wire.messages import Command, Empty, Poll, Publish, SettleItem
 
 LEASED = PollResult([calls.LeasedBatch(0, 7, 100, 5, 6, 9, b"bytes", [calls.Range(100, 2, 1)])], False)
+
+
+def looked(*found: Message, following: LookPlace) -> Looked:
+    page = Looked(found)
+    page.next = following
+    return page
 
 
 class FakeService:
@@ -172,7 +178,7 @@ ANSWERS: dict[str, Any] = {
     "raft_status": {"state": "leader"},
     "open_producer": (41, 2),
     "fetch": calls.FetchResult(1, 9, 5, [calls.FetchedBatch(1, 4, 77, b"batch")], 3),
-    "peek": [Message("t", 0, 5, b"value", b"key", {"h": b"x"}, 9, 66), Message("t", 0, 6, b"v" * 100)],
+    "peek": looked(Message("t", 0, 5, b"value", b"key", {"h": b"x"}, 9, 66), following=(4, 1, 7)),
     "commit": None,
     "committed": {0: 4},
     "offsets": (3, [calls.OffsetsResult(0, 1, 9, 4)]),
@@ -183,7 +189,7 @@ ANSWERS: dict[str, Any] = {
     "group": calls.GroupResult("t", "g", "queue", [calls.GroupPartitionResult(0, 1, 2, 3, 4, 5, 6, {4: 2}, 8)]),
     "drop_group": None,
     "seek": None,
-    "dead_letters": calls.DeadLettersResult([calls.DeadLetterResult(0, 5, 9, 5, "why", 8, 7, b"dead")], 12),
+    "dead_letters": calls.DeadLettersResult([calls.DeadLetterResult(0, 5, 9, 5, "why", 8, 7, b"dead")], 12, (0, 6)),
     "redrive": 3,
     "discard": 4,
 }
@@ -491,9 +497,9 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         ),
         (
             Command.PEEK,
-            messages.Peek("t", None, 5, 10, 20),
-            ("peek", "t", None, 5, 10, {}),
-            messages.Peeked([messages.PeekedMessage(0, 5, 66, 9, b"value", b"key", {"h": b"x"})]),
+            messages.Peek("t", None, 5, 10, 20, None, (9, 0, 5)),
+            ("peek", "t", None, 5, 10, 20, (9, 0, 5), {}),
+            messages.Peeked([messages.PeekedMessage(0, 5, 66, 9, b"value", b"key", {"h": b"x"})], (4, 1, 7)),
             b"",
         ),
         (Command.COMMIT, messages.Commit("g", "t", {0: 4}), ("commit", "t", "g", {0: 4}, "", -1, {}), Empty(), b""),
@@ -545,9 +551,9 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         ),
         (
             Command.LIST_DEAD,
-            messages.ListDead("t", "g", 0, 5, 10),
-            ("dead_letters", "t", "g", [0], 5, 10, {}),
-            messages.DeadLetters([messages.DeadLetter(0, 5, 9, 5, "why", 8, 7, 4)], 12),
+            messages.ListDead("t", "g", 0, 5, 10, None, (0, 5)),
+            ("dead_letters", "t", "g", [0], 5, 10, (0, 5), {}),
+            messages.DeadLetters([messages.DeadLetter(0, 5, 9, 5, "why", 8, 7, 4)], 12, (0, 6)),
             b"dead",
         ),
         (

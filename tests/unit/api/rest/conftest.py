@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from lanner.broker.desks.calls import (
 from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
 from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import GroupNotFound, TopicNotFound
-from lanner.model import Message, TopicSettings
+from lanner.model import Looked, LookPlace, Message, TopicSettings
 
 
 @dataclass
@@ -95,10 +95,21 @@ class FakeService:
         return [SettleResult(0, item.count) for item in items]
 
     async def peek(
-        self, identity: Identity, topic: str, partitions: Sequence[int] | None, offset: int, max_messages: int
-    ) -> list[Message]:
+        self,
+        identity: Identity,
+        topic: str,
+        partitions: Sequence[int] | None,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        after: LookPlace | None,
+    ) -> Looked:
         self._asked("peek", (partitions, offset, max_messages))
-        return self.peeked
+        return Looked(self.peeked)
+
+    async def in_reader(self, work: Callable[[], Any]) -> Any:
+        self.calls.append(("in_reader", None))
+        return await asyncio.to_thread(work)
 
     async def fetch(self, identity: Identity, *arguments: Any) -> FetchResult:
         self._asked("fetch", arguments)

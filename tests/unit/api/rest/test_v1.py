@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import replace
 
+import httpx
 import pytest
 
 from lanner import batch
@@ -17,6 +19,7 @@ from lanner.broker.desks.calls import (
 )
 from lanner.errors import LeaseLost
 from lanner.model import Message
+from tests.spoilt import undecodable
 
 
 def leased(offset: int, **named) -> Delivered:
@@ -322,7 +325,7 @@ async def test_dead_letters_are_listed_with_what_they_hold(http, service):
         17,
     )
     answer = (await http.get("/v1/topics/orders/groups/billing/dead?limit=2&start_offset=5&partition=0")).json()
-    assert service.asked("dead_letters") == [("orders", "billing", [0], 5, 2)]
+    assert service.asked("dead_letters") == [("orders", "billing", [0], 5, 2, None)]
     assert answer["total"] == 17
     first, second = answer["messages"]
     assert (first["id"], first["value"], first["encoding"], first["key"]) == ("orders/0/5", "/w==", "base64", "k")
@@ -337,3 +340,72 @@ async def test_dead_letters_are_redriven_and_discarded(http, service):
     assert service.asked("redrive") == [("orders", "billing", None, None)]
     assert service.asked("discard") == [("orders", "billing", [1], [3])]
     assert (await http.post(f"{path}/redrive", json={"offsets": [3]})).status_code == 400
+
+
+# ------------------------------------------------------------------ replies that nobody gets, and large ones
+
+
+async def test_the_leases_of_a_reply_that_cannot_be_made_are_given_back(http, service):
+    service.deliveries = [leased(3)._replace(deadline_ms=object())]
+    assert (await http.post("/v1/topics/orders/groups/g/poll", json={})).status_code == 500
+    for _ in range(100):
+        await asyncio.sleep(0)
+    ((item,),) = service.asked("release")
+    assert (item.partition, item.token, item.first_offset, item.count) == (1, 42, 3, 1)
+
+
+@pytest.mark.parametrize(("auto_ack", "released"), [(False, 1), (True, 0)])
+async def test_the_leases_of_a_reply_that_the_socket_did_not_take_are_given_back(service, auto_ack, released):
+    class Lost:
+        async def handed_over(self) -> bool:
+            return False
+
+    async def with_connection(scope, receive, send):
+        await app({**scope, "lanner.connection": Lost()}, receive, send)
+
+    app = build_app(service)
+    service.deliveries = [leased(3)]
+    transport = httpx.ASGITransport(app=with_connection)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        await http.post("/v1/topics/orders/groups/g/poll", json={"auto_ack": auto_ack})
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(service.asked("release")) == released
+
+
+async def test_a_large_reply_is_made_in_a_reader_thread_and_a_small_one_is_not(http, service):
+    service.deliveries = [leased(3)]
+    await http.post("/v1/topics/orders/groups/g/poll", json={})
+    assert service.asked("in_reader") == []
+    large = leased(3)
+    service.deliveries = [large._replace(message=replace(large.message, value=b"x" * 100_000))]
+    reply = await http.post("/v1/topics/orders/groups/g/poll", json={})
+    assert len(reply.json()["messages"][0]["value"]) == 100_000
+    assert service.asked("in_reader") == [None]
+
+
+async def test_what_does_not_decode_is_a_hole_in_a_read(http, service):
+    data = undecodable(2)
+    service.fetched = FetchResult(
+        0, 9, 9, [FetchedBatch(5, 2, 1, data), FetchedBatch(7, 1, 1, batch.encode([b"z"]))], 1
+    )
+    page = (await http.get("/v1/topics/orders/partitions/0/messages?offset=6")).json()
+    assert page["holes"] == [{"first_offset": 6, "next_offset": 7, "reason": "malformed"}]
+    assert [message["offset"] for message in page["messages"]] == [7] and page["next_offset"] == 9
+
+
+async def test_a_read_is_bounded_in_bytes_as_they_unfold(http, service):
+    zeros = batch.encode([bytes(900_000)] * 4, codec=batch.Codec.ZSTD)
+    assert len(zeros) < 10_000
+    service.fetched = FetchResult(0, 20, 20, [FetchedBatch(number * 4, 4, 1, zeros) for number in range(5)], 1)
+    page = (await http.get("/v1/topics/orders/partitions/0/messages")).json()
+    assert len(page["messages"]) == 9 and page["next_offset"] == 9
+
+
+async def test_pages_of_dead_letters_name_the_next(http, service):
+    service.dead = DeadLettersResult([DeadLetterResult(0, 5, 9, 3, "bad", 1_000, 900, b"")], 17, (2, 6))
+    path = "/v1/topics/orders/groups/billing/dead"
+    assert (await http.get(path)).json()["next"] == "2/6"
+    await http.get(f"{path}?after=2/6")
+    assert service.asked("dead_letters")[-1][-1] == (2, 6)
+    assert (await http.get(f"{path}?after=2")).status_code == 400
