@@ -7,6 +7,7 @@ Rooms raise these; doors translate them and add nothing. A code is never reused 
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, ClassVar
 
 
@@ -321,9 +322,20 @@ class NotSupported(LannerError):
 
 
 class StorageDamaged(ServerError):
-    """What is on disk does not match its checksum."""
+    """What is on disk does not match its checksum.
+
+    Whoever knows the data directory raises it again `at` that, so that the message ends with the command to run. What
+    only a later release can read is not damaged; it says so with the detail `newer`.
+    """
 
     code = 92
+
+    def at(self, directory: str) -> StorageDamaged:
+        """The same, with the command that repairs this directory."""
+        if self.details.get("newer"):
+            return self
+        command = f"lanner broker repair --data {shlex.quote(directory)}"
+        return StorageDamaged(f"{self.message}. To repair it: {command}", **self.details, repair=command)
 
 
 class StorageFailed(ServerError):

@@ -15,7 +15,7 @@ from lanner.api.native import NativeDoor
 from lanner.broker.node import Node
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, join_address, parse_address
-from lanner.errors import LannerError, ValidationError
+from lanner.errors import LannerError, StorageDamaged, ValidationError
 from lanner.net.seats import Seats, open_files_max, raise_open_files
 from lanner.net.unfinished import Unfinished
 
@@ -61,7 +61,10 @@ class Server:
         """
         sys.setswitchinterval(_SWITCH_SECONDS)
         node = self.node
-        await node.open()
+        try:
+            await node.open()
+        except StorageDamaged as error:
+            raise error.at(self.settings.data) from error
         self._opened = True
         self.service = Service(node)
         unfinished, seats = Unfinished(), Seats.for_open_files(open_files_max())
@@ -127,7 +130,8 @@ class Server:
 
     async def failed(self) -> LannerError:
         """Waits until the environment fails the broker (a write that could not be made durable); the reason."""
-        return await asyncio.shield(self.node.failed)
+        reason = await asyncio.shield(self.node.failed)
+        return reason.at(self.settings.data) if isinstance(reason, StorageDamaged) else reason
 
 
 async def serve(settings: BrokerSettings, started: Callable[[Server], None]) -> LannerError | None:

@@ -23,6 +23,7 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "saved-point-ahead": 0,
     "live-segment-dropped": 1,
     "row-checksum-ignored": 0,
+    "damaged-tail-cut": 0,
     "delayed-delivered-early": 0,
     "attempt-not-counted": 0,
     "oversized-reply-kept": 0,

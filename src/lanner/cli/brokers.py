@@ -1,4 +1,4 @@
-"""`lanner broker`: list, add, drain, undrain, remove."""
+"""`lanner broker`: list, add, drain, undrain, remove, repair."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from lanner.client import Queue
     from lanner.wire.cluster import BrokerState, PlanProgress
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Brokers: list, add, drain, undrain, remove.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Brokers: list, add, drain, undrain, remove, repair."
+)
 Broker = Annotated[str, typer.Argument(help="The broker's name, or its node id.", metavar="BROKER")]
 
 
@@ -158,3 +160,27 @@ async def _remove(screen: Screen, queue: Queue, name: str, no_wait: bool) -> Non
     if not no_wait:
         late = f"{name} is still on its way out after {_REMOVE_SECONDS:.0f} s; see `lanner cluster`"
         await watch_until(is_gone, _REMOVE_SECONDS, late)
+
+
+@app.command("repair")
+def repair(
+    data: Annotated[str, typer.Option("--data", "-d", envvar="LANNER_DATA", help="The folder that holds its data.")],
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on without what no other broker has a copy of.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Repair the data of a broker that stopped because it is damaged. The broker must not run.
+
+    Where there are other brokers, journal and table are set aside (renamed, never deleted), and the broker joins anew
+    when it is started: its replicas are rebuilt from the others.
+
+    A broker that stands alone has nobody to get it from. It is told what would be lost, and with --accept-loss the
+    journal is cut where the damage is; what is cut is kept in files of its own.
+
+    \b
+    Example: lanner broker repair --data /var/lib/lanner
+    """
+    from lanner.cli.repairing import run
+
+    run(Screen(as_json), data, accept_loss)

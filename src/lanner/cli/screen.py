@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 EXIT_REMOVED: Final = 3  # of `lanner up`: the cluster has let go of this broker; starting it again changes nothing
+EXIT_DAMAGED: Final = 4  # of `lanner up`: what is on disk is damaged; starting it again changes nothing
 _WIDE = 1_000
 
 

@@ -10,8 +10,8 @@ import typer
 
 from lanner.cli.config import Config
 from lanner.cli.options import AsJson
-from lanner.cli.screen import EXIT_REMOVED, Screen
-from lanner.errors import BrokerRemoved
+from lanner.cli.screen import EXIT_DAMAGED, EXIT_REMOVED, Screen
+from lanner.errors import BrokerRemoved, StorageDamaged
 
 if TYPE_CHECKING:
     from lanner.server import Server
@@ -122,12 +122,14 @@ def _run(screen: Screen, grpc: str, **given: Any) -> None:
 
         try:
             return run(serve(settings, started))
-        except BrokerRemoved as error:
+        except (BrokerRemoved, StorageDamaged) as error:
             return error
 
     failure = screen.guard(work)
     if isinstance(failure, BrokerRemoved):
         screen.fail(failure.message, kind=failure.name, code=EXIT_REMOVED, **failure.details)
+    if isinstance(failure, StorageDamaged):
+        screen.fail(failure.message, kind=failure.name, code=EXIT_DAMAGED, **failure.details)
     if failure is not None:
         screen.fail(f"the broker stopped: {failure}", kind=type(failure).__name__)
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})

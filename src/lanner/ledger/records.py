@@ -180,6 +180,7 @@ def decode_file_header(data: bytes, file_id: int) -> FileHeader | None:
             f"file {file_id} has version {version} and kind {kind}, which this release does not know; "
             "start the release that wrote it",
             file=file_id,
+            newer=True,
         )
     return FileHeader(FileKind(kind), salt, named_id, size)
 
@@ -255,6 +256,7 @@ class RecordReader:
                 "start the release that wrote it",
                 file=self.file_id,
                 offset=offset,
+                newer=True,
             )
         found = RecordHeader(version, position, synced, payload_bytes, changes, votes, entries, crc)
         return None if version == 1 and found.end_offset > self.size else found

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lanner.errors import StorageDamaged
+from lanner.ledger import tails as ledger_tails
 from lanner.ledger.ports import Files
 from lanner.ledger.records import (
     HEADER_BYTES,
@@ -34,7 +35,6 @@ from lanner.ledger.records import (
     position_at,
     show_position,
 )
-from lanner.ledger.tails import Tail, judge
 
 _ZEROS: Final = bytes(1 << 20)
 
@@ -159,7 +159,7 @@ def _cut_tail(
     if last is not None:
         tails.insert(0, (last, offset_of(result.position)))
     for reader, offset in tails:
-        if judge(reader, offset) is Tail.DAMAGED:
+        if ledger_tails.judge(reader, offset) is ledger_tails.Tail.DAMAGED:
             raise _damaged_tail(position_at(reader.file_id, offset))
     for reader, offset in tails:
         end = reader.data_end(offset)

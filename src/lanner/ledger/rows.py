@@ -205,7 +205,8 @@ def _unpack(layout: Struct, key: bytes, data: bytes) -> tuple[int, ...]:
     if version != _VERSION:
         raise StorageDamaged(
             f"the table's row {key.hex()} has version {version}, which this release does not know; "
-            "start the release that wrote it"
+            "start the release that wrote it",
+            newer=True,
         )
     return tuple(numbers)
 

@@ -28,7 +28,17 @@ from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, name_of
 
 CLUSTER_EVENTS: Final = 5_000
 CLUSTER_CALLS: Final = 200
-CLUSTER_TOTALS: Final = ("elections", "crashes", "splits", "snapshots", "moves", "expiries", "forwards", "cut_replies")
+CLUSTER_TOTALS: Final = (
+    "elections",
+    "crashes",
+    "splits",
+    "snapshots",
+    "moves",
+    "expiries",
+    "forwards",
+    "cut_replies",
+    "last_record_refusals",
+)
 _STARTED_MS: Final = 20_000
 _LED_MS: Final = 15_000  # those who are down come back within three seconds, and elections take two or three
 _REST_MS: Final = 240_000

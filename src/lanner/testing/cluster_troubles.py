@@ -9,6 +9,7 @@ leaves has handed everything over.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Final
 
 from lanner.broker.replicas.engine import CLUSTER_SET
@@ -26,9 +27,12 @@ from lanner.cluster import (
     encode_transfer_leader,
     encode_undrain_broker,
 )
-from lanner.errors import LannerError
+from lanner.errors import LannerError, StorageDamaged
+from lanner.ledger import Ledger
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_calls import CLIENT
+from lanner.testing.flips import flip_record, holds_record
+from lanner.testing.sim_broker import Broken
 from lanner.testing.sim_cluster import SimCluster
 
 _BROKERS_MAX: Final = 7
@@ -68,9 +72,12 @@ class Troubles:
             "alter": 0.3,
         }
         self.pause_ms = rng.choice((300, 700, 1_500))
+        self._flips = Random(str(rng.getstate()[1][:9]))  # of its own, so that it leaves other troubles where they are
 
     def begin(self) -> None:
         self.cluster.later(self.rng.randint(1, 2 * self.pause_ms), self._strike)
+        if self._flips.random() < 0.6:
+            self.cluster.later(self._flips.randint(1, 20_000), self._rot)
         self._tend()
 
     def _strike(self) -> None:
@@ -334,6 +341,15 @@ class Troubles:
 
     def _wipe(self) -> bool:
         """A disk is lost, and its broker comes back with an empty one, under its old name."""
+        if not self._may_lose_a_disk():
+            return False
+        broker = self._victim()
+        if broker is None or broker.node_id not in self.cluster.members():
+            return False
+        self.wipe(broker)
+        return True
+
+    def _may_lose_a_disk(self) -> bool:
         cluster = self.cluster
         metadata = self._metadata()
         if metadata is None or metadata.moves or any(one.lost for one in metadata.brokers.values()):
@@ -342,13 +358,39 @@ class Troubles:
             return False
         if any(len(one.voters) < 3 for one in metadata.sets.values()):
             return False
-        if any(not one.opened for one in cluster.members().values()):
-            return False  # what is down may be the other copy
-        broker = self._victim()
-        if broker is None or broker.node_id not in cluster.members():
-            return False
-        self.wipe(broker)
-        return True
+        return all(one.opened for one in cluster.members().values())  # what is down may be the other copy
+
+    def _rot(self) -> None:
+        """A crash, and one bit of the last record that was durable flips: the broker must refuse to start. Then an
+        operator repairs it: what it had is set aside, and it comes back as one with an empty disk."""
+        cluster, rng = self.cluster, self._flips
+        if cluster.calm:
+            return
+        running = self._running() if self._may_lose_a_disk() else []
+        unsaved = [one for one in running if one.node_id in cluster.members() and one.unsaved]
+        if unsaved:
+            self.rot(rng.choice(unsaved))
+        else:
+            cluster.later(rng.randint(1, 100), self._rot)
+
+    def rot(self, broker: ClusterBroker) -> None:
+        cluster = self.cluster
+        cluster.crash(broker, down_ms=_LONG_MS)
+        broker.disk.crash_in(None)
+        records = broker.durable_records()
+        if records and holds_record(broker.disk, records[-1]):
+            flip_record(broker.disk, records[-1], self._flips)
+            try:
+                Ledger.recover(broker.disk.files, broker.disk.table, random_bytes=self._flips.randbytes)
+            except StorageDamaged:
+                cluster.counts["last_record_refusals"] += 1
+            else:
+                text = f"the last record of {broker.name}, at {records[-1][0]}:{records[-1][1]}, was flipped"
+                raise Broken("damage accepted", CLUSTER_SET, text)
+        cluster.retire(broker)
+        cluster.counts["repairs"] += 1
+        cluster.count()
+        self._arrive(broker.name)
 
     def wipe(self, broker: ClusterBroker) -> ClusterBroker:
         """Let a broker's disk be lost; the one that comes back under its name."""

@@ -15,10 +15,13 @@ from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import Engine
 from lanner.ledger import Commit, inspection, seals
 from lanner.ledger import journal as ledger_journal
+from lanner.ledger import tails as ledger_tails
 from lanner.ledger.holdings import Holdings
 from lanner.ledger.ledger import Ledger
 from lanner.ledger.ports import Files
+from lanner.ledger.records import RecordReader
 from lanner.ledger.rows import JOURNAL_KEY, FileState, decode_journal, encode_journal
+from lanner.ledger.tails import Tail
 from lanner.partition import polling, upkeep
 from lanner.partition.groups import Group
 from lanner.partition.memory import SettleMemory
@@ -181,6 +184,15 @@ def _ignore_seals(patch: Patch) -> None:
     patch(inspection, "matches", anything)
 
 
+def _cut_damaged(patch: Patch) -> None:
+    judge = ledger_tails.judge
+
+    def take_for_torn(reader: RecordReader, offset: int) -> Tail:
+        return Tail.TORN if judge(reader, offset) is Tail.DAMAGED else judge(reader, offset)
+
+    patch(ledger_tails, "judge", take_for_torn)
+
+
 def _keep_oversized(patch: Patch) -> None:
     patch(fitting, "release_of", lambda group, token, leases: None)
 
@@ -212,6 +224,9 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
         _drop_live,
     ),
     "row-checksum-ignored": Plant("rows are not held against their checksums", ("damage accepted",), _ignore_seals),
+    "damaged-tail-cut": Plant(
+        "a last record that was written whole and is damaged is cut", ("damage accepted",), _cut_damaged
+    ),
     "delayed-delivered-early": Plant("a delay ends before its time", ("early delivery",), _deliver_early),
     "attempt-not-counted": Plant(
         "a nack does not count the delivery", ("delivery count went back",), _give_back_uncounted

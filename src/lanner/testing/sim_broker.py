@@ -345,11 +345,16 @@ class SimBroker:
             with suppress(StorageFull):  # then a part of it has
                 self.disk.files.write(self._commit.file, self._commit.offset, self._commit.buffers)
 
-    def proven_records(self) -> list[tuple[int, int, int]]:
-        """Durable records that a restart must replay, and whose loss a later record would betray."""
+    @property
+    def unsaved(self) -> bool:
+        """Whether a restart would have a record of this life to replay."""
+        return bool(self.commits) and self.engine.ledger.saved_position < position_at(*self.commits[-1][:2])
+
+    def durable_records(self) -> list[tuple[int, int, int]]:
+        """Records of this life that are durable and that a restart must replay: damage to any of them is refused."""
         row = SealedTable(self.disk.table).get(JOURNAL_KEY)
         saved = 0 if row is None else decode_journal(row).position
-        return [record for record in self.commits[:-1] if position_at(record[0], record[1]) >= saved]
+        return [record for record in self.commits if position_at(record[0], record[1]) >= saved]
 
     # ------------------------------------------------------------------ reading
 

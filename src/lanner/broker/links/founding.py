@@ -239,6 +239,19 @@ class Search:
             asked = [one for one in dict.fromkeys([*addresses, *named]) if one != self._own_address]
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
+    async def rejoin(self, cluster_id: str, addresses: Sequence[str]) -> Founding:
+        """Have the cluster that this broker was part of take it in again; no other will do."""
+        others = [address for address in dict.fromkeys(addresses) if address != self._own_address]
+        while True:
+            answers = await asyncio.gather(*(self._info(address, ()) for address in others))
+            found = [
+                one for one, answer in zip(others, answers, strict=True) if answer and answer.cluster_id == cluster_id
+            ]
+            if found:
+                return await self.join(found)
+            self._notices.say("rejoin", f"nobody of cluster {cluster_id} answers at {', '.join(others)}; asking again")
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+
     def _taken_in(self, reply: wire.PeerInfoReply) -> Founding:
         """The place that the answer gives to this broker; an error says why there is none yet."""
         present = tuple(registration_of(one) for one in reply.brokers if one.node_id != self._own.node_id)

@@ -31,6 +31,7 @@ from lanner.errors import (
     StorageFailed,
     ValidationError,
 )
+from lanner.storage.aside import forget_rejoin, read_rejoin
 from lanner.wire.messages import Command, Metadata, PeerHello
 from lanner.wire.peers import PeerInfo, PeerInfoReply
 
@@ -57,6 +58,7 @@ class Place:
         recorded = node.directory.read_founding()
         if recorded is not None:
             self._belong(decode_record(recorded, node.directory.node_id))
+        self._rejoin = read_rejoin(node.directory.path) if recorded is None else None  # see `storage.aside`
 
     def _belong(self, founding: Founding) -> None:
         self.founding = founding
@@ -77,6 +79,8 @@ class Place:
     def name(self) -> str:
         if self.founding is not None:
             return self.founding.name
+        if self._rejoin is not None:
+            return self._rejoin.name
         return self._node.settings.name or f"broker-{self.node_id[:8]}"
 
     @property
@@ -127,7 +131,8 @@ class Place:
     def is_found(self) -> bool:
         """Whether nobody else need be asked: the place is recorded, or this broker stands alone."""
         settings = self._node.settings
-        return self.founding is not None or self._holds_data or not (settings.seeds or settings.join)
+        asked = settings.seeds or settings.join or self._rejoin
+        return self.founding is not None or self._holds_data or not asked
 
     @property
     def _holds_data(self) -> bool:
@@ -166,6 +171,7 @@ class Place:
             except OSError as error:
                 raise StorageFailed(f"the cluster could not be recorded in the data directory: {error}") from error
             self._belong(found)
+            forget_rejoin(self._node.directory.path)
             log.info("broker %s belongs to cluster %s", self.name, found.cluster_id)
             return found
         return self.founding
@@ -184,6 +190,10 @@ class Place:
                     "this directory holds the data of one broker that stood alone: it goes on as a cluster of one"
                 )
             return search.alone()
+        if self._rejoin is not None:
+            log.warning("what was stored here was set aside: joining cluster %s anew", self._rejoin.cluster_id)
+            given = [settings.join] if settings.join else []
+            return await search.rejoin(self._rejoin.cluster_id, [*given, *self._rejoin.addresses])
         if settings.join:
             return await search.join(settings.entrances)
         return await search.among(settings.seeds) if settings.seeds else search.alone()
