@@ -203,7 +203,7 @@ def test_replicas_that_read_differently_are_noticed(monkeypatch: pytest.MonkeyPa
 
     honest = cluster_simulation.stored_on
     monkeypatch.setattr(
-        cluster_simulation, "stored_on", lambda set_id, broker: honest(set_id, broker) if broker.number == 1 else {}
+        cluster_simulation, "stored_on", lambda set_id, broker: honest(set_id, broker) if broker.number % 2 else {}
     )
     rules = [violation.rule for violation in simulate_cluster(0, 300).violations]
     assert rules[0] == "replicas differ"
