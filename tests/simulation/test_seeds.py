@@ -19,6 +19,8 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "lease-granted-twice": 0,
     "stale-lease-accepted": 0,
     "settle-forgotten": 0,
+    "commit-repeated": 0,
+    "create-by-clock": 0,
     "pinned-dead-letter-removed": 0,
     "saved-point-ahead": 0,
     "live-segment-dropped": 1,

@@ -8,26 +8,26 @@ such a call is certainly over, is written into the history for the judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
 from lanner.broker.replicas.engine import CLUSTER_SET
+from lanner.cluster import Topic
 from lanner.errors import NotLeader
-from lanner.partition import BatchRef, CommitOffset, Partition, encode_append
+from lanner.partition import BatchRef, Partition, encode_append
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_calls import Answered, Calls, Told
 from lanner.testing.history import Administered, Event, Fate, History, Polled, Published, Settled
+from lanner.testing.operators import OperatedTraffic
 from lanner.testing.parties import LOST, Consumer
-from lanner.testing.traffic import Traffic
 
 _TIMEOUTS_MS: Final = (300, 800, 800, 2_500)
 
 
-class ClusterTraffic(Traffic):
+class ClusterTraffic(OperatedTraffic):
     """All clients of one simulated cluster."""
 
     pipelined = False  # or a batch that is sent again could be overtaken by its successor, on its way to another broker
@@ -49,7 +49,6 @@ class ClusterTraffic(Traffic):
         self._latest = 0
         self._said: Answered | None = None  # what is being told just now
         self._doubts: dict[int, Event] = {}
-        self._committing: set[int] = set()  # partitions to which a commit may still be on its way
 
     # ------------------------------------------------------------------ calls
 
@@ -62,7 +61,6 @@ class ClusterTraffic(Traffic):
         set_id: int,
         begin: Callable[[ClusterBroker, Told], None],
         on_answer: Callable[[Answered], None],
-        on_end: Callable[[], None] | None = None,
     ) -> None:
         operation, self._latest = self._latest, 0
 
@@ -74,15 +72,11 @@ class ClusterTraffic(Traffic):
                 self._hints[set_id] = answered.leader
             on_answer(answered)
             self._said = None
-            if on_end is not None and answered.answer is not LOST:
-                on_end()
 
         def over() -> None:
             event = self._doubts.pop(operation, None)
             if event is not None:
                 self.history.add(replace(event, returned=self.now()))
-            if on_end is not None:
-                on_end()
 
         serving = self._serving()
         receiver = self._hints.get(set_id, 0)
@@ -94,13 +88,7 @@ class ClusterTraffic(Traffic):
         def begin(broker: ClusterBroker, told: Told) -> None:
             broker.engine.ask(set_id, request, told)
 
-        on_end = None
-        if isinstance(request, CommitOffset):  # one at a time: an older one that comes late would set the group back
-            if set_id in self._committing:
-                return
-            self._committing.add(set_id)
-            on_end = partial(self._committing.discard, set_id)
-        self._call(set_id, begin, lambda answered: on_answer(answered.answer, answered.index), on_end)
+        self._call(set_id, begin, lambda answered: on_answer(answered.answer, answered.index))
 
     def _append(self, set_id: int, data: bytes, on_applied: Callable[[Any], None]) -> None:
         def begin(broker: ClusterBroker, told: Told) -> None:
@@ -111,8 +99,8 @@ class ClusterTraffic(Traffic):
 
         self._call(set_id, begin, lambda answered: on_applied(answered.answer))
 
-    def _change(self, command: bytes) -> None:
-        self.change(command)
+    def _change(self, command: bytes, on_result: Callable[[Any], None] | None = None) -> None:
+        self.change(command, on_result)
 
     def change(self, command: bytes, on_result: Callable[[Any], None] | None = None) -> None:
         """A command for the metadata. What comes of it shows there, or it was lost."""
@@ -194,5 +182,5 @@ class ClusterTraffic(Traffic):
         {"read": self.read, "inspect": self.inspect, "administer": self.administer}[what]()
         return True
 
-    def _topics(self) -> Container[str]:
+    def _topics(self) -> Mapping[str, Topic]:
         return next(broker for broker in self._serving() if broker.opened).engine.cluster.topics

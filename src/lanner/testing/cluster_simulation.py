@@ -23,7 +23,7 @@ from lanner.testing.disk import PowerLost
 from lanner.testing.history import Crashed, Ended, Stored
 from lanner.testing.sim_broker import Broken
 from lanner.testing.sim_cluster import SimCluster
-from lanner.testing.simulator import Report, rules_of, run_and_judge
+from lanner.testing.simulator import REPEATED, Report, rules_of, run_and_judge
 from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, name_of
 
 CLUSTER_EVENTS: Final = 5_000
@@ -115,7 +115,8 @@ class ClusterSimulation:
         totals["moves"] = self._moves_done
         totals["events"] = cluster.events
         totals["simulated_seconds"] = cluster.clock.elapsed_ms // 1_000
-        for name in ("published", "handed", "retries", "unknown", "duplicates", "refused", "stale", "cut_replies"):
+        told = ("published", "handed", "retries", "unknown", "duplicates", "refused", "stale", "cut_replies")
+        for name in (*told, *REPEATED):
             totals[name] = self.traffic.counts[name]
         return totals
 

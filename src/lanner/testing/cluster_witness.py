@@ -318,6 +318,8 @@ class ClusterWitness:
         if not broker.up:
             return self._known.get((record.set_id, replica_id), 0) >= index
         replica = broker.engine.replicas.get(record.set_id)
+        if replica is None and _was_deleted(broker, record.set_id):
+            return True  # it held it when it said so; the leader has not heard yet that the topic is gone
         if replica is None or replica.node.node_id != replica_id:
             return False
         node = replica.node
@@ -347,6 +349,14 @@ class ClusterWitness:
 
     def _break(self, rule: str, record: SetRecord, node: RaftNode, text: str) -> NoReturn:
         raise Broken(rule, record.set_id, f"replica {node.node_id}: {text}")
+
+
+def _was_deleted(broker: ClusterBroker, set_id: int) -> bool:
+    """Whether a broker knows that the set was there and is no more."""
+    if CLUSTER_SET not in broker.engine.replicas:
+        return False
+    cluster = broker.engine.cluster
+    return cluster._counters.next_set_id > set_id and set_id not in cluster.sets
 
 
 def digest_of(machine: Any) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import Engine
+from lanner.cluster import topics
 from lanner.ledger import Commit, inspection, seals
 from lanner.ledger import journal as ledger_journal
 from lanner.ledger import tails as ledger_tails
@@ -27,7 +28,7 @@ from lanner.partition.groups import Group
 from lanner.partition.memory import SettleMemory
 from lanner.partition.passes import Pass
 from lanner.partition.places import LaneProgress, Standing
-from lanner.partition.requests import Release, Settle
+from lanner.partition.requests import CommitOffset, Release, Settle
 from lanner.testing.planted_cluster import CLUSTER_PLANTS
 from lanner.testing.plants import Patch, Plant
 from lanner.testing.queue_model import Violation
@@ -197,6 +198,26 @@ def _keep_oversized(patch: Patch) -> None:
     patch(fitting, "release_of", lambda group, token, leases: None)
 
 
+def _repeat_commits(patch: Patch) -> None:
+    commit = Pass.commit
+
+    def commit_whoever_asks(decision: Pass, request: CommitOffset) -> None:
+        commit(decision, request._replace(reader="", sequence=-1))
+
+    patch(Pass, "commit", commit_whoever_asks)
+
+
+def _create_by_clock(patch: Patch) -> None:
+    create = topics.create_topic
+
+    def create_in_this_moment(state: Any, command: Any) -> Any:
+        existing = state.topics.get(command.name)
+        mine = existing is not None and existing.created_ms == command.created_ms
+        return existing if mine else create(state, command)
+
+    patch(topics, "create_topic", create_in_this_moment)
+
+
 _LOST: Final = ("lost write", "committed entry lost", "committed entry changed", "broker refuses its own disk")
 
 BROKER_PLANTS: Final[dict[str, Plant]] = {
@@ -211,6 +232,10 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
     ),
     "settle-forgotten": Plant(
         "what settles were answered is forgotten with their lease", ("settle forgotten",), _forget_settles
+    ),
+    "commit-repeated": Plant("a commit that is repeated counts again", ("floor went back",), _repeat_commits),
+    "create-by-clock": Plant(
+        "a create takes a topic of the same millisecond for its own", ("topic made twice",), _create_by_clock
     ),
     "pinned-dead-letter-removed": Plant(
         "retention takes dead letters along",

@@ -27,15 +27,17 @@ from lanner.testing.clock import SimClock
 from lanner.testing.disk import PowerLost
 from lanner.testing.flips import flip_record, holds_record
 from lanner.testing.history import Ended, History, Rules, Stored
+from lanner.testing.operators import OperatedTraffic
 from lanner.testing.queue_model import Violation
 from lanner.testing.sim_broker import Broken, SimBroker
-from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, STREAM_GROUP, Traffic, name_of
+from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, STREAM_GROUP, name_of
 
 EVENTS: Final = 5_000
 _DRAIN_ROUNDS_MAX: Final = 1_000
 _DRAIN_ROUND_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 5_000
 
+REPEATED: Final = ("repeated_settles", "repeated_commits", "repeated_creates")
 TOTALS: Final = (
     "crashes",
     "torn_tails",
@@ -47,6 +49,7 @@ TOTALS: Final = (
     "rewritten_segments",
     "row_refusals",
     "cut_replies",
+    *REPEATED,
 )
 
 
@@ -105,7 +108,7 @@ class Simulation:
         self.clock = SimClock()
         self.history = History()
         self.broker = SimBroker(self.rng, self.clock)
-        self.traffic = Traffic(self.rng, self.broker, self.clock, self.history)
+        self.traffic = OperatedTraffic(self.rng, self.broker, self.clock, self.history)
         self.events = 0
         self._events_wanted = events
         self._slow = 0  # so many more turns the disk hardly gets on
@@ -120,7 +123,7 @@ class Simulation:
         totals["dead"] = facts["Died"]
         totals["trims"] = facts["Trimmed"]
         totals["events"] = self.events
-        for name in ("published", "handed", "unknown", "duplicates", "cut_replies"):
+        for name in ("published", "handed", "unknown", "duplicates", "cut_replies", *REPEATED):
             totals[name] = self.traffic.counts[name]
         for name in ("refusals", "last_record_refusals"):
             totals[name] = counts[name]

@@ -7,8 +7,8 @@ consumers keep their leases, settle some of them too late, and sometimes repeat 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -16,27 +16,23 @@ from typing import Any, Final
 from lanner import batch
 from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import CLUSTER_SET
-from lanner.cluster import encode_alter_topic, encode_create_topic, encode_delete_topic
+from lanner.cluster import Topic
 from lanner.errors import LannerError, LeaseLost, NotLeader
 from lanner.model import TopicSettings
 from lanner.partition import (
     Appended,
     BatchRef,
     CommitOffset,
-    Discard,
     Partition,
     Poll,
     PollAnswer,
-    Redrive,
     Release,
-    Seek,
     Settle,
     encode_append,
 )
 from lanner.testing import replies
 from lanner.testing.clock import SimClock
 from lanner.testing.history import (
-    Administered,
     Crashed,
     DeadSeen,
     Event,
@@ -78,7 +74,7 @@ class Traffic:
         self._open: dict[int, Event] = {}  # operation → how it is written down if its answer never comes
         self._named = 0
         self._read_to: dict[int, int] = {}
-        self._brief = 0
+        self._commits: dict[int, deque[CommitOffset]] = {}  # the latest, heard of or not
 
     def now(self) -> int:
         self.point += 1
@@ -111,11 +107,16 @@ class Traffic:
     def _read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
         return self.broker.read(set_id, ref)
 
-    def _topics(self) -> Container[str]:
+    def _topics(self) -> Mapping[str, Topic]:
         return self.broker.engine.cluster.topics
 
-    def _change(self, command: bytes) -> None:
-        self.broker.engine.propose(CLUSTER_SET, command, lambda _result: self.broker.reconcile())
+    def _change(self, command: bytes, on_result: Callable[[Any], None] | None = None) -> None:
+        def applied(result: Any) -> None:
+            self.broker.reconcile()
+            if on_result is not None:
+                on_result(result)
+
+        self.broker.engine.propose(CLUSTER_SET, command, applied)
 
     # ------------------------------------------------------------------ operations and their fates
 
@@ -408,7 +409,19 @@ class Traffic:
         self.history.add(ReadBack(called, self.now(), set_id, tuple(found)))
         self._read_to[set_id] = start
         if self.rng.random() < 0.5:
-            self._ask(set_id, CommitOffset(STREAM_GROUP, start), self._committed(set_id))
+            self._commit(set_id, start)
+
+    def _commit(self, set_id: int, offset: int) -> None:
+        """Commits rise, and any of the latest may be repeated at any time: the group must never go back."""
+        commits = self._commits.setdefault(set_id, deque(maxlen=8))
+        if commits and self.rng.random() < 0.3:
+            self.counts["repeated_commits"] += 1
+            request = self.rng.choice(commits)
+        else:
+            offset = max(offset, commits[-1].offset if commits else 0)
+            request = CommitOffset(STREAM_GROUP, offset, "reader", self.now())
+            commits.append(request)
+        self._ask(set_id, request, self._committed(set_id))
 
     def _committed(self, set_id: int) -> Callable[[Any, int], None]:
         def answered(answer: Any, _index: int) -> None:
@@ -441,57 +454,6 @@ class Traffic:
             self.history.add(DeadSeen(at, at, group, set_id, letter.offset, letter.attempts, letter.reason, value))
             found.append(Stored(letter.offset, value, letter.lane))
         return found
-
-    # ------------------------------------------------------------------ operating
-
-    def administer(self) -> None:
-        rng = self.rng
-        set_id = rng.choice(list(self.settings))
-        group = rng.choice(QUEUE_GROUPS)
-        action = rng.choices(("redrive", "discard", "seek", "alter", "topic"), weights=(30, 15, 5, 25, 25))[0]
-        if action == "alter":
-            self._alter(set_id)
-        elif action == "topic":
-            self._brief_topic()
-        elif group in self.partition(set_id).groups():
-            self._ask_group(set_id, group, action)
-
-    def _ask_group(self, set_id: int, group: str, action: str) -> None:
-        request: Any
-        offsets: tuple[int, ...] = ()
-        if action == "seek":
-            offsets = (self.rng.randint(self.partition(set_id).first_offset, self.partition(set_id).end_offset),)
-            request = Seek(group, offsets[0])
-        else:
-            letters = self.partition(set_id).dead_letters(group, 0, 5)
-            if self.rng.random() < 0.6:
-                offsets = tuple(letter.offset for letter in letters)
-            request = (Redrive if action == "redrive" else Discard)(group, offsets or None)
-        event = Administered(self.now(), None, Fate.UNKNOWN, group, set_id, action, offsets)
-        operation = self._begin(event)
-
-        def answered(answer: Any, _index: int) -> None:
-            if answer is LOST:
-                self._lose(operation)
-                return
-            fate = Fate.FAILED if isinstance(answer, LannerError) else Fate.OK
-            self.counts[action] += fate is Fate.OK
-            self._end(operation, replace(event, returned=self.now(), fate=fate))
-
-        self._ask(set_id, request, answered)
-
-    def _alter(self, set_id: int) -> None:
-        lease_ms = self.rng.choice((150, 400, 1_000))
-        self._change(encode_alter_topic(self.names[set_id], {"lease_ms": lease_ms}))
-
-    def _brief_topic(self) -> None:
-        """A topic that comes and goes, so that replica sets do."""
-        name = f"brief-{self._brief}"
-        if name in self._topics():
-            self._change(encode_delete_topic(name))
-            self._brief += 1
-        else:
-            self._change(encode_create_topic(name, TopicSettings(partitions=2), self.clock.now_ms()))
 
 
 def name_of(value: bytes) -> str:
