@@ -25,7 +25,7 @@ from typing import Final
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.steps import Alive, Steps
-from lanner.cluster import Action, Cluster, Holding, ReplicaSet, Topic
+from lanner.cluster import Action, Cluster, Holding, ReplicaSet, Topic, encode_report_damage
 from lanner.errors import LannerError, NotLeader, TopicNotFound
 from lanner.raft import Change
 
@@ -35,6 +35,7 @@ LEADS_TICKS_MIN: Final = 100  # a leader stays so long; its predecessor may be o
 TRANSFERS_MAX: Final = 4  # hand-overs at the same time, of those that nobody waits for
 RETRY_TICKS_MIN: Final = 40
 RETRY_TICKS_MAX: Final = 1_200
+DAMAGE_LEVEL: Final = 2  # the feature level from which on brokers know what to do about a damaged copy
 LEARNED_MAX: Final = 4_096
 _BIRTH_TICKS: Final = frozenset({1, 2, 4, 8, 16})
 _OPEN_STEPS: Final = frozenset({Action.ADD_LEARNER, Action.CATCH_UP})  # leadership may change during these
@@ -64,6 +65,7 @@ class Steward:
         self._led_since: dict[int, tuple[int, int]] = {}  # set → (term, tick)
         self._retries: dict[int, tuple[int, int]] = {}  # set → (not before this tick, wait after that)
         self._round: list[int] = []
+        self._damage_ticks: dict[int, int] = {}  # set → when its damage is reported again
         self._ticks = 0
         self._alive: Alive = _nobody
         self._founding_tick = 0
@@ -366,13 +368,29 @@ class Steward:
 
     def take_reports(self) -> list[bytes]:
         """Commands for the metadata, to be proposed wherever it is led. Each comes again until its effect shows."""
-        reports = self._steps.take_reports()
+        reports = self._steps.take_reports() + self._damage_reports()
         unfounded = self._cluster is not None and not self._cluster.cluster_id
         if self.founding is not None and unfounded and self._founding_tick <= self._ticks:
             if not self.engine.replicas[CLUSTER_SET].leads:
                 return reports
             self._founding_tick = self._ticks + RETRY_TICKS_MIN
             reports.append(self.founding)
+        return reports
+
+    def _damage_reports(self) -> list[bytes]:
+        """Copies here that are damaged, while nothing is done about them yet."""
+        cluster, damaged = self._cluster, self.engine.damages.sets
+        if cluster is None or not damaged or cluster.feature_level < DAMAGE_LEVEL:
+            return []
+        moving = {move.set_id for move in cluster.moves.values()}
+        reports = []
+        for set_id in damaged.keys() - moving - {CLUSTER_SET}:
+            replica, record = self.engine.replicas.get(set_id), cluster.sets.get(set_id)
+            due_tick = self._damage_ticks.get(set_id, 0)
+            if replica is None or record is None or len(record.voters) < 2 or due_tick > self._ticks:
+                continue
+            self._damage_ticks[set_id] = self._ticks + RETRY_TICKS_MAX
+            reports.append(encode_report_damage(set_id, replica.node.node_id, self.node_id))
         return reports
 
     def led(self) -> list[tuple[int, int]]:

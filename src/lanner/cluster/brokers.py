@@ -19,20 +19,23 @@ from lanner.cluster.commands import (
     RaiseFeatureLevel,
     RegisterBroker,
     RemoveBroker,
+    ReportDamage,
     TransferLeader,
     UndrainBroker,
     UpdateBroker,
 )
 from lanner.cluster.moving import fail_step, finish_step, open_plan, take_back, take_back_moves_to
-from lanner.cluster.placement import find_loads, move_preference_off
+from lanner.cluster.placement import find_loads, move_preference_off, prefer_other
 from lanner.cluster.planning import (
     add_drain,
     add_move_by_hand,
     add_rebalance,
     add_rebuild,
+    add_repair,
     find_drain,
     find_rebuild,
     is_drained,
+    may_replace,
     prefer_leader,
 )
 from lanner.cluster.registration import (
@@ -301,6 +304,27 @@ def transfer_leader(state: State, command: TransferLeader) -> ReplicaSet:
 
 
 # ------------------------------------------------------------------ reports
+
+
+def report_damage(state: State, command: ReportDamage) -> int:
+    """A broker's copy of a set is damaged: noted, and replaced as soon as that is safe; the plan's id, or 0."""
+    found = find_set(state, command.set_id)
+    replica = found.replica(command.replica_id)
+    if found.set_id == METADATA_SET or replica is None or replica.node_id != command.node_id:
+        raise ConflictError(
+            f"replica {command.replica_id} of {found.shown} is not on broker {command.node_id}, or cannot be replaced "
+            "there",
+            set_id=found.set_id,
+        )
+    if replica.replica_id not in found.damaged:
+        found = replace(found, damaged=tuple(sorted((*found.damaged, replica.replica_id))))
+        found = prefer_other(state, found, replica.replica_id, state.moves_on(found.set_id))
+        state.put_set(found)
+    for move in state.moves_on(found.set_id):
+        return move.plan_id
+    if not replica.voter or not may_replace(found, replica.replica_id) or not state.is_active(replica.node_id):
+        return 0
+    return add_repair(state, found, replica)
 
 
 def report_step(state: State, command: FinishStep | FailStep) -> int:

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     FAIL_STEP = 15
     CANCEL_PLAN = 16
     RAISE_FEATURE_LEVEL = 17
+    REPORT_DAMAGE = 18  # from feature level 2 on
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True):
@@ -139,6 +140,12 @@ class RaiseFeatureLevel(msgspec.Struct, array_like=True, frozen=True):
     level: int
 
 
+class ReportDamage(msgspec.Struct, array_like=True, frozen=True):
+    set_id: int
+    replica_id: int
+    node_id: str
+
+
 Command = (
     CreateTopic
     | DeleteTopic
@@ -157,6 +164,7 @@ Command = (
     | FailStep
     | CancelPlan
     | RaiseFeatureLevel
+    | ReportDamage
 )
 
 _KINDS: Final[Mapping[Kind, type[Command]]] = {
@@ -177,6 +185,7 @@ _KINDS: Final[Mapping[Kind, type[Command]]] = {
     Kind.FAIL_STEP: FailStep,
     Kind.CANCEL_PLAN: CancelPlan,
     Kind.RAISE_FEATURE_LEVEL: RaiseFeatureLevel,
+    Kind.REPORT_DAMAGE: ReportDamage,
 }
 _DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
     kind: msgspec.msgpack.Decoder(command).decode for kind, command in _KINDS.items()
@@ -289,6 +298,11 @@ def encode_finish_step(move_id: int, position: int, action: Action) -> bytes:
 def encode_fail_step(move_id: int, position: int, action: Action, reason: str) -> bytes:
     """The step could not be done. It will be named again, until it has failed too often and the move is taken back."""
     return _encode(Kind.FAIL_STEP, FailStep(move_id, position, action, reason[: limits.REASON_LENGTH_MAX]))
+
+
+def encode_report_damage(set_id: int, replica_id: int, node_id: str) -> bytes:
+    """This broker's copy of a set is damaged: it is to be replaced, there, by a new one."""
+    return _encode(Kind.REPORT_DAMAGE, ReportDamage(set_id, replica_id, check_name(node_id, "node_id")))
 
 
 def encode_cancel_plan(plan_id: int) -> bytes:

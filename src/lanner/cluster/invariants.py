@@ -84,6 +84,7 @@ def _check_set(state: State, one: ReplicaSet) -> None:
         assert state.brokers[node_id].state is not BrokerState.REMOVED, f"{one.shown}: a replica on a removed broker"
     if one.set_id == METADATA_SET:
         assert len(one.voters) <= METADATA_VOTERS_MAX + 1, "one more while a vote goes from one broker to another"
+    assert set(one.damaged) <= set(numbers), f"{one.shown}: a damaged replica that is not there"
     learners = {replica.replica_id for replica in one.replicas if not replica.voter}
     if one.set_id != METADATA_SET:
         on_the_move = {

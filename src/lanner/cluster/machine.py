@@ -32,6 +32,7 @@ from lanner.cluster.commands import (
     Rebalance,
     RegisterBroker,
     RemoveBroker,
+    ReportDamage,
     TransferLeader,
     UndrainBroker,
     UpdateBroker,
@@ -169,7 +170,7 @@ class Cluster(Views):
                 return (self._carry_out_plan(command),)
 
     def _carry_out_plan(
-        self, command: DrainBroker | Rebalance | MoveReplica | FinishStep | FailStep | CancelPlan
+        self, command: DrainBroker | Rebalance | MoveReplica | FinishStep | FailStep | CancelPlan | ReportDamage
     ) -> int:
         state = self._state
         match command:
@@ -179,6 +180,8 @@ class Cluster(Views):
                 return brokers.rebalance(state)
             case MoveReplica():
                 return brokers.move_replica(state, command)
+            case ReportDamage():
+                return brokers.report_damage(state, command)
             case CancelPlan():
                 return brokers.cancel_plan(state, command)
             case _:

@@ -163,7 +163,8 @@ def _change_set(state: State, move: Move) -> None:
             raise ConflictError(f"replica {number} of {before.shown} is its last voter", set_id=before.set_id)
         after = _with_vote(prefer_other(state, before, number, (move,), move.source), number, False)
     elif move.action in _REMOVING:
-        after = replace(before, replicas=tuple(one for one in before.replicas if one.replica_id != number))
+        replicas = tuple(one for one in before.replicas if one.replica_id != number)
+        after = replace(before, replicas=replicas, damaged=tuple(one for one in before.damaged if one != number))
     elif move.action is Action.CATCH_UP and move.set_id == METADATA_SET:
         _activate(state, before, number)
     if after is not before:

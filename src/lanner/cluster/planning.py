@@ -149,6 +149,27 @@ def add_rebuild(state: State, plan_id: int, broker: Broker) -> None:
             add_move(state, plan_id, replica_set.set_id, GROW, target_node=target)
 
 
+# ------------------------------------------------------------------ a damaged copy
+
+
+def may_replace(replica_set: ReplicaSet, replica_id: int) -> bool:
+    """Whether a majority of the other voters is whole: while the copy is being replaced, all hangs on them."""
+    others = [voter.replica_id for voter in replica_set.voters if voter.replica_id != replica_id]
+    whole = [number for number in others if number not in replica_set.damaged]
+    return 2 * len(whole) > len(others)
+
+
+def add_repair(state: State, replica_set: ReplicaSet, replica: Replica) -> int:
+    """Take the damaged replica out, then put a new one in its place, on the same broker and under an id of its own.
+
+    In this order, because a broker keeps one copy of a set at a time.
+    """
+    plan_id = open_plan(state, PlanKind.REPAIR, replica.node_id)
+    add_move(state, plan_id, replica_set.set_id, SHRINK, source=replica.replica_id)
+    add_move(state, plan_id, replica_set.set_id, GROW, target_node=replica.node_id)
+    return plan_id
+
+
 # ------------------------------------------------------------------ the right number of replicas
 
 

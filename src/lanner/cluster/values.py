@@ -61,6 +61,7 @@ class ReplicaSet(msgspec.Struct, array_like=True, frozen=True):
     founders: int
     next_replica_id: int
     preferred: int  # the replica that should lead
+    damaged: tuple[int, ...] = ()  # replicas whose copy is damaged, by the word of their brokers
 
     def replica(self, replica_id: int) -> Replica | None:
         for replica in self.replicas:
@@ -163,6 +164,7 @@ class PlanKind(StrEnum):
     REBALANCE = "rebalance"
     MOVE = "move"
     REPLICATION = "replication"
+    REPAIR = "repair"  # from feature level 2 on
 
 
 class PlanState(StrEnum):

@@ -16,6 +16,8 @@ from lanner.cluster import (
     encode_register_broker,
     encode_undrain_broker,
 )
+from lanner.cluster.planning import may_replace
+from lanner.cluster.values import Replica, ReplicaSet
 from lanner.errors import ConflictError
 from tests.unit.cluster.world import World, registration
 
@@ -236,3 +238,23 @@ def test_a_wiped_broker_that_does_not_come_back_for_good_is_rebuilt_elsewhere() 
     world.settle()
     for set_id in topic.set_ids:
         assert world.nodes(set_id) == {"b", "c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("voters", "damaged", "replaced", "may"),
+    [
+        (3, (1,), 1, True),
+        (3, (1, 2), 1, False),  # the third may be the only whole one
+        (2, (1,), 1, True),
+        (2, (1, 2), 1, False),
+        (1, (1,), 1, False),  # there is nobody to get a copy from
+        (5, (1, 2), 1, True),
+        (5, (1, 2, 3), 1, False),
+    ],
+)
+def test_a_damaged_copy_is_replaced_only_while_most_others_are_whole(
+    voters: int, damaged: tuple[int, ...], replaced: int, may: bool
+) -> None:
+    replicas = tuple(Replica(number, f"node-{number}", True) for number in range(1, voters + 1))
+    replica_set = ReplicaSet(7, "orders", 0, replicas, voters, voters + 1, 1, damaged)
+    assert may_replace(replica_set, replaced) is may
