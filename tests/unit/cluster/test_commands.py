@@ -29,6 +29,7 @@ EVERY_COMMAND: list[tuple[bytes, commands.Command]] = [
     (commands.encode_fail_step(1, 2, Action.REMOVE, "x" * 2_000), commands.FailStep(1, 2, Action.REMOVE, "x" * 1_000)),
     (commands.encode_cancel_plan(4), commands.CancelPlan(4)),
     (commands.encode_raise_feature_level(5), commands.RaiseFeatureLevel(5)),
+    (commands.encode_report_damage(3, 2, "n"), commands.ReportDamage(3, 2, "n")),
 ]
 
 
