@@ -332,7 +332,7 @@ class StorageDamaged(ServerError):
 
     def at(self, directory: str) -> StorageDamaged:
         """The same, with the command that repairs this directory."""
-        if self.details.get("newer"):
+        if self.details.get("newer") or "repair" in self.details:
             return self
         command = f"lanner broker repair --data {shlex.quote(directory)}"
         return StorageDamaged(f"{self.message}. To repair it: {command}", **self.details, repair=command)

@@ -49,8 +49,10 @@ class Server:
             await self.open()
             await self.node.until_ready()
             self.node.keep_registered()
-        except BaseException:
+        except BaseException as error:
             await self.stop()
+            if isinstance(error, StorageDamaged):
+                raise error.at(self.settings.data) from error
             raise
 
     async def open(self) -> None:
@@ -61,10 +63,7 @@ class Server:
         """
         sys.setswitchinterval(_SWITCH_SECONDS)
         node = self.node
-        try:
-            await node.open()
-        except StorageDamaged as error:
-            raise error.at(self.settings.data) from error
+        await node.open()
         self._opened = True
         self.service = Service(node)
         unfinished, seats = Unfinished(), Seats.for_open_files(open_files_max())

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from lanner import batch, repair
 from lanner.broker.links.founding import Founding, encode_record
+from lanner.broker.settings import BrokerSettings
 from lanner.cli.app import app
 from lanner.cluster import Registration, encode_create_topic, encode_found_cluster, encode_register_broker
 from lanner.errors import ConflictError, DataDirectoryRefused, StorageDamaged
@@ -19,6 +20,7 @@ from lanner.ledger import CommitItem, EntryIn, Ledger, perform
 from lanner.model import TopicSettings
 from lanner.partition import encode_append
 from lanner.raft import EntryKind
+from lanner.server import Server
 from lanner.storage import open_directory
 from lanner.storage.aside import LockedDirectory, read_rejoin
 
@@ -242,6 +244,14 @@ def test_the_command_says_what_it_did_and_what_to_run_next(tmp_path: Path) -> No
     assert (told["type"], told["details"]["lost"][0]["topic"]) == ("ConflictError", "orders")
     done = CliRunner().invoke(app, ["broker", "repair", "--data", str(alone.path), "--json", "--accept-loss"])
     assert json.loads(done.stdout)["action"] == "cut"
+
+
+async def test_a_start_that_finds_damage_names_the_command(tmp_path: Path) -> None:
+    stored = Stored(tmp_path / "data")
+    stored.flip(-1)
+    server = Server(BrokerSettings(data=str(stored.path), http="", native="127.0.0.1:0"))
+    with pytest.raises(StorageDamaged, match=f"To repair it: lanner broker repair --data {stored.path}"):
+        await server.start()
 
 
 def test_damage_names_the_command_with_the_directory_and_a_later_release_does_not() -> None:
