@@ -300,8 +300,8 @@ def _cut(directory: LockedDirectory, files: DiskFiles, found: _Found, accept_los
     _list_losses(files, found, parts, result)
     if not accept_loss:
         raise ConflictError(
-            f"{found.damage.message}. This broker {_standing(found)}: nobody else has it. {losses_text(result)} "
-            "--accept-loss cuts the journal there; what is cut is kept in files of its own",
+            f"{found.damage.message}. This broker {_standing(found)}: nobody else has what is lost: "
+            f"{losses_text(result)}. --accept-loss cuts the journal there, and keeps what it cuts in files of its own",
             **losses_plain(result),
         )
     folder = directory.make_aside()
@@ -391,17 +391,19 @@ def _write_zeros(files: Files, file_id: int, start: int, end: int) -> None:
 
 
 def losses_text(result: Repair) -> str:
-    """What is lost, in a sentence for each partition."""
+    """What is lost, partition by partition."""
     told = []
     for loss in result.lost:
         where = f"{loss.topic}/{loss.partition}" if loss.topic else f"replica set {loss.set_id}"
-        where = "the metadata" if loss.set_id == CLUSTER_SET else where
-        what = f"{loss.messages} messages" + (f" and {loss.unreadable} unreadable entries" if loss.unreadable else "")
-        indexes = f"entries {loss.first_index} to {loss.last_index}"
-        told.append(f"of {where} {indexes}" + ("" if loss.set_id == CLUSTER_SET else f" ({what})"))
+        text = f"entries {loss.first_index} to {loss.last_index} of " + (
+            "the cluster's metadata" if loss.set_id == CLUSTER_SET else f"{where} ({loss.messages} messages"
+        )
+        if loss.set_id != CLUSTER_SET:
+            text += f"; unreadable entries: {loss.unreadable})" if loss.unreadable else ")"
+        told.append(text)
     if result.lost_unknown_bytes:
-        told.append(f"{result.lost_unknown_bytes} bytes of which nobody can tell what they were")
-    return "Lost would be: " + "; ".join(told) + "." if told else "Nothing that can be named would be lost."
+        told.append(f"{result.lost_unknown_bytes} bytes of records that cannot be read")
+    return "; ".join(told) or "nothing that has a name"
 
 
 def losses_plain(result: Repair) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def test_a_lone_broker_is_cut_where_it_is_damaged_when_the_loss_is_accepted(tmp_
     assert_stops_with_damage(up(broker), broker.data)
     refused = command("broker", "repair", "--data", str(broker.data))
     assert refused.returncode == 1
-    assert "stands alone" in refused.stderr and "of orders/0 entries" in refused.stderr
+    assert "stands alone" in refused.stderr and "of orders/0 (" in refused.stderr
     done = command("broker", "repair", "--data", str(broker.data), "--accept-loss")
     assert done.returncode == 0, done.stderr
     assert "The journal was cut at" in done.stdout

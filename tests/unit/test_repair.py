@@ -155,7 +155,7 @@ def test_alone_it_refuses_and_says_what_would_be_lost(tmp_path: Path) -> None:
     before = stored.journal()
     with pytest.raises(ConflictError, match="--accept-loss cuts the journal there") as refused:
         repair.repair(str(stored.path))
-    assert "of orders/0 entries 2 to 3 (4 messages and 1 unreadable entries)" in refused.value.message
+    assert "entries 2 to 3 of orders/0 (4 messages; unreadable entries: 1)" in refused.value.message
     assert refused.value.details["lost"][0]["entries"] == 2
     assert stored.journal() == before
     assert not [entry for entry in stored.path.iterdir() if entry.name.startswith("aside-")]

@@ -41,7 +41,7 @@ def _lines(done: Repair) -> list[str]:
         lines.append(
             f"The journal was cut at {done.position}: {done.cut_bytes} bytes, kept in {done.data}/{done.aside}."
         )
-        lines.append(losses_text(done).replace("would be", "is", 1))
+        lines.append(f"Lost: {losses_text(done)}.")
         lines.append(f"Next: {_next(done)}, with the other settings as before.")
     return lines
 

@@ -172,8 +172,7 @@ class Books:
             if not log.fits(run.first_index):
                 raise StorageDamaged(
                     f"the record at {show_position(record.position)} holds entry {run.first_index} of replica set "
-                    f"{set_id}, whose log holds {log.state.compacted_index + 1} to {log.state.last_index}; restore the "
-                    "data directory from a backup, or let this broker rejoin from its peers",
+                    f"{set_id}, whose log holds {log.state.compacted_index + 1} to {log.state.last_index}",
                     file=file_of(record.position),
                     offset=offset_of(record.position),
                 )

@@ -72,8 +72,7 @@ def replay(
     readers = _open_segments(files, segments, result)
     if file_of(start) not in readers and offset_of(start) != HEADER_BYTES:
         raise StorageDamaged(
-            f"replay must start at {show_position(start)}, but that file is missing; restore the data directory from "
-            "a backup, or let this broker rejoin from its peers",
+            f"replay must start at {show_position(start)}, but that file is missing",
             file=file_of(start),
         )
     behind: list[RecordReader] = []
@@ -144,8 +143,7 @@ def _check_headers_of_unfinished(files: Files, sizes: dict[int, int], result: Re
         reader = RecordReader(files, file_id, sizes[file_id], 0)
         if reader.data_end(HEADER_BYTES) > HEADER_BYTES:
             raise StorageDamaged(
-                f"the header of file {file_id} does not match its checksum, and the file is not empty; restore the "
-                "data directory from a backup, or let this broker rejoin from its peers",
+                f"the header of file {file_id} does not match its checksum, and the file is not empty",
                 file=file_id,
                 offset=0,
             )
@@ -181,8 +179,7 @@ def _damaged(end: int, proof: RecordHead) -> StorageDamaged:
     return StorageDamaged(
         f"the journal is damaged at {show_position(end)}: no valid record stands there, but the record at "
         f"{show_position(proof.position)} was written when the journal was durable up to "
-        f"{show_position(proof.synced)}; restore the data directory from a backup, or let this broker rejoin from "
-        "its peers",
+        f"{show_position(proof.synced)}",
         file=file_of(end),
         offset=offset_of(end),
     )
@@ -191,7 +188,7 @@ def _damaged(end: int, proof: RecordHead) -> StorageDamaged:
 def _damaged_tail(position: int) -> StorageDamaged:
     return StorageDamaged(
         f"the journal is damaged at {show_position(position)}: its last record was written whole, and does not match "
-        "its checksum; restore the data directory from a backup, or let this broker rejoin from its peers",
+        "its checksum",
         file=file_of(position),
         offset=offset_of(position),
     )

@@ -90,7 +90,6 @@ def test_any_damage_before_the_last_record_is_refused_and_named() -> None:
         written.disk.flip_bit(file, offset + place)
         with pytest.raises(StorageDamaged, match=f"file {file}, offset {offset}") as raised:
             recovered(written.disk)
-        assert "restore" in raised.value.message
         assert raised.value.details == {"file": file, "offset": offset}
 
 
