@@ -317,7 +317,7 @@ async def test_a_consumers_progress_survives_a_restart(broker):
 )
 async def test_a_get_on_an_unknown_topic_creates_nothing(broker, path):
     reply = await broker.http.get(path)
-    assert (reply.status_code, reply.json()["type"]) == (404, "NotFoundError")
+    assert (reply.status_code, reply.json()["details"]["error"]) == (404, "TopicNotFound")
     assert (await broker.http.get("/topics")).json() == {"topics": []}
 
 

@@ -160,7 +160,7 @@ async def test_every_route_gives_the_same_truth_on_every_broker(three: Three, to
     stored = (await three.http[1].post(f"/v1/topics/{topic}/messages", json={"messages": messages})).json()
     assert [item["partition"] for item in stored["messages"]] == [number % 3 for number in range(12)]
     polled = (await three.http[2].post(f"/v1/topics/{topic}/groups/workers/poll", json={"max_messages": 12})).json()
-    assert [message["priority"] for message in polled["messages"]][:4] == ["high", 8, 7, 6]
+    assert [message["priority"] for message in polled["messages"]][:4] == [9, 8, 7, 6]
     rejected = [one for one in polled["messages"] if one["partition"] == 0]
     settle = {"messages": [{key: one[key] for key in ("partition", "offset", "token")} for one in rejected]}
     assert (await three.http[0].post(f"/v1/topics/{topic}/groups/workers/reject", json=settle)).json()["failed"] == 0

@@ -43,7 +43,7 @@ def list_all(
     following = None if found.next is None else "{}/{}".format(*found.next)
     if as_json:
         letters = [described(topic, letter) for letter in found.letters]
-        document = {"topic": topic, "group": group, "total": found.total, "letters": letters}
+        document = {"topic": topic, "group": group, "total": found.total, "messages": letters, "letters": letters}
         screen.document(document if following is None else document | {"next": following})
         return
     if not found.letters:

@@ -9,7 +9,7 @@ import typer
 
 from lanner.cli import parsing
 from lanner.cli.options import SERVERS_DEFAULT, AsJson, Group, Servers, Topic, Yes
-from lanner.cli.screen import Screen, age_text
+from lanner.cli.screen import Screen, age_text, plain
 
 if TYPE_CHECKING:
     from lanner.client import Queue
@@ -106,7 +106,7 @@ def described(group: GroupDescription) -> dict[str, Any]:
         "kind": group.kind,
         **_sums(group),
         "oldest_age_ms": round(_oldest_seconds(group) * 1000),
-        "partitions": [{name: getattr(part, name) for name in part.__struct_fields__} for part in group.partitions],
+        "partitions": [{**plain(part), "oldest_age_ms": _age_ms(part.oldest_ms)} for part in group.partitions],
     }
 
 
@@ -118,5 +118,8 @@ def _sums(group: GroupDescription) -> dict[str, int]:
 
 
 def _oldest_seconds(group: GroupDescription) -> float:
-    oldest_ms = min((part.oldest_ms for part in group.partitions if part.oldest_ms), default=0)
-    return max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0
+    return max((_age_ms(part.oldest_ms) for part in group.partitions), default=0) / 1000
+
+
+def _age_ms(since_ms: int) -> int:
+    return max(0, round(time.time() * 1000) - since_ms) if since_ms else 0

@@ -18,12 +18,13 @@ from starlette.routing import Route, Router
 
 from lanner import limits
 from lanner.api.rest.bodies import Body, BodyRefused, ClientGone
+from lanner.api.rest.names import refuse_near_misses
 from lanner.api.rest.openapi import build_document
 from lanner.api.rest.operations import Call, Door, Operation, Prepared, Raw
 from lanner.api.rest.origins import Gate, cors_headers, preflight_headers
 from lanner.api.rest.page import PAGE
-from lanner.api.rest.problems import Answer, answer_to, answer_to_unexpected, explain
-from lanner.api.rest.routes import OPERATIONS
+from lanner.api.rest.problems import OWN_PATHS, Answer, answer_to, answer_to_unexpected, explain
+from lanner.api.rest.routes import FALCONQ, OPERATIONS
 from lanner.api.rest.shapes import NoBody, NoQuery
 from lanner.broker.desks.calls import Identity
 from lanner.errors import (
@@ -56,6 +57,7 @@ _JSON: Final = b"application/json"
 _encoder: Final = msgspec.json.Encoder()
 CONNECTION: Final = "lanner.connection"  # where a scope has the connection that its request came by
 INLINE_BYTES_MAX: Final = 64 * limits.KIB  # a larger reply is made in a reader thread
+_names_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def build_app(
@@ -82,7 +84,7 @@ def build_app(
         headers = dict(scope["headers"])
         refused = gate.check(scope["path"], headers)
         if refused is not None:
-            await _send_and_discard(send, receive, answer_to(refused))
+            await _send_and_discard(send, receive, answer_to(refused, scope["path"]))
         elif b"origin" in headers and gate.allows(headers[b"origin"].decode("latin-1")):
             await _serve_allowed_page(router, scope, receive, send, headers)
         else:
@@ -119,7 +121,7 @@ class MethodTable:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self._endpoints.get(scope["method"])
         if endpoint is None:
-            await _send(send, answer_to(_method_refused(scope, self._endpoints)))
+            await _send(send, answer_to(_method_refused(scope, self._endpoints), scope["path"]))
         else:
             await endpoint(scope, receive, send)
 
@@ -145,7 +147,9 @@ class Endpoint:
         self._operation = operation
         self._door = door
         self._takes_body = operation.body is not NoBody
-        self._takes_query = operation.query is not NoQuery
+        self._is_falconq = operation.tag == FALCONQ
+        # Probes may say what they like to the broker's own pages.
+        self._takes_query = operation.query is not NoQuery or operation.path.startswith(OWN_PATHS)
         self._decoder = msgspec.json.Decoder(operation.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -172,16 +176,16 @@ class Endpoint:
         except ClientGone:
             return
         except BodyRefused as refusal:
-            answer = answer_to(refusal.error)
+            answer = answer_to(refusal.error, self._operation.path)
             self._door.count(self._operation.name, answer.status)
             await _send_and_discard(send, receive, answer)
             return
         except LannerError as error:
-            answer = answer_to(error)
+            answer = answer_to(error, self._operation.path)
         except TimeoutError:
-            answer = answer_to(DeadlineExceeded())
+            answer = answer_to(DeadlineExceeded(), self._operation.path)
         except Exception as error:
-            answer = answer_to_unexpected(error)
+            answer = answer_to_unexpected(error, self._operation.path)
         self._door.count(self._operation.name, answer.status)
         await _send(send, answer, content_type)
 
@@ -206,14 +210,16 @@ class Endpoint:
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
         headers = dict(scope["headers"])
         topic, group, partition, broker = _path_values(scope["path_params"])
-        query = _decode_query(scope["query_string"], self._operation.query) if self._takes_query else _NO_QUERY
+        query: msgspec.Struct = _NO_QUERY
+        if self._takes_query and (self._operation.query is not NoQuery or scope["query_string"]):
+            query = self._decode_query(scope["query_string"])
         body: msgspec.Struct = _NO_BODY
         if self._takes_body:
             raw = await incoming.read(headers, receive)
             try:
                 body = self._decode_body(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise explain(error, "the body") from None
+                raise explain(error, "the body", self._operation.body, raw) from None
         return Call(
             door=self._door,
             identity=_IDENTITY,
@@ -227,7 +233,20 @@ class Endpoint:
             broker=broker,
         )
 
+    def _decode_query(self, raw: bytes) -> msgspec.Struct:
+        kind = self._operation.query
+        given = _query_fields(raw)
+        if self._is_falconq:
+            refuse_near_misses(given, "the query", kind)
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise explain(error, "the query", kind) from None
+
     def _decode_body(self, raw: bytes) -> msgspec.Struct:
+        if self._is_falconq:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # told below, in whole
+                refuse_near_misses(_names_decoder.decode(raw), "the body", self._operation.body)
         try:
             body: msgspec.Struct = self._decoder.decode(raw)
         except msgspec.ValidationError as error:
@@ -261,7 +280,7 @@ def _path_values(given: Mapping[str, str]) -> tuple[str, str, int, str]:
     return topic, group, partition, broker
 
 
-def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
+def _query_fields(raw: bytes) -> dict[str, str]:
     try:
         pairs = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, max_num_fields=_QUERY_FIELDS_MAX, errors="strict"
@@ -274,10 +293,7 @@ def _decode_query(raw: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
     if len(given) != len(pairs):
         twice = next(name for name, _ in pairs if sum(name == other for other, _ in pairs) > 1)
         raise ValidationError(f"the query gives {twice[:80]} more than once", field=twice[:80])
-    try:
-        return msgspec.convert(given, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise explain(error, "the query") from None
+    return given
 
 
 async def _until_gone(receive: Receive) -> None:
@@ -320,7 +336,8 @@ async def _send_and_discard(send: Send, receive: Receive, answer: Answer) -> Non
 
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"][:200]
-    await _send(send, answer_to(NotFoundError(f"there is nothing at {path!r}; /docs lists what there is")))
+    error = NotFoundError(f"there is nothing at {path!r}; /docs lists what there is")
+    await _send(send, answer_to(error, scope["path"]))
 
 
 def _method_refused(scope: Scope, allowed: Iterable[str]) -> MethodNotAllowed:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from lanner.api.rest.shapes import Name, Shape
+from lanner.api.rest.shapes import Name, Request, Shape
 
 
 class PlanReply(Shape, kw_only=True):
@@ -60,7 +60,7 @@ class ClusterReply(Shape, kw_only=True):
     plans: list[PlanReply]
 
 
-class PartitionsQuery(Shape, kw_only=True):
+class PartitionsQuery(Request, kw_only=True):
     topic: Name | UnsetType = UNSET
 
 
@@ -87,14 +87,14 @@ class AllPartitionsReply(Shape, kw_only=True):
     partitions: list[PartitionReplicasReply]
 
 
-class MoveRequest(Shape, kw_only=True):
+class MoveRequest(Request, kw_only=True):
     """Brokers by name or node id."""
 
     source: Name
     target: Name
 
 
-class TransferRequest(Shape, kw_only=True):
+class TransferRequest(Request, kw_only=True):
     target: Annotated[Name, Meta(description="The broker that should lead, by name or node id.")]
 
 

@@ -10,7 +10,6 @@ from lanner.api.rest.values import text_of, texts_of
 from lanner.batch import decode
 from lanner.broker.desks.calls import DeadLetterResult
 from lanner.errors import ValidationError
-from lanner.model import priority_name
 
 
 async def list_dead(call: Call[NoBody, DeadQuery]) -> Prepared:
@@ -58,7 +57,7 @@ def _shown(topic: str, letter: DeadLetterResult) -> DeadMessage:
         id=f"{topic}/{letter.partition}/{letter.offset}",
         partition=letter.partition,
         offset=letter.offset,
-        priority=priority_name(letter.priority),
+        priority=letter.priority,
         attempts=letter.attempts,
         reason=letter.reason,
         died_ms=letter.died_ms,

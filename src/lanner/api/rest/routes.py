@@ -37,7 +37,7 @@ _GROUP_ERRORS: Final = (TopicNotFound, PartitionNotFound, GroupKindConflict)
 _IDEMPOTENCY: Final = {
     "Idempotency-Key": "The same key again within the topic's dedup window stores nothing and returns the first result."
 }
-_FALCONQ: Final = "FalconQ"
+FALCONQ: Final = "FalconQ"
 _TOPIC: Final = "/v1/topics/{topic}"
 _GROUP: Final = "/v1/topics/{topic}/groups/{group}"
 
@@ -50,7 +50,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         body=falconq_shapes.PublishRequest,
         reply=falconq_shapes.PublishReply,
         errors=_PUBLISH_ERRORS,
-        tag=_FALCONQ,
+        tag=FALCONQ,
         headers=_IDEMPOTENCY,
         description="Answered once the message is on disk. The topic is made when it is missing, unless the broker "
         "was told not to. Priorities are 0 to 9, or low (0), normal (4) and high (9).",
@@ -63,7 +63,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=falconq_shapes.ConsumeQuery,
         reply=falconq_shapes.ConsumeReply,
         errors=_GROUP_ERRORS,
-        tag=_FALCONQ,
+        tag=FALCONQ,
         description="At most once: what is handed out counts as acknowledged. Each consumerID is a group with its own "
         "progress, kept by the broker. Does not wait. Use poll and ack under /v1 for at least once.",
     ),
@@ -75,10 +75,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=falconq_shapes.PeekQuery,
         reply=falconq_shapes.PeekReply,
         errors=(TopicNotFound, PartitionNotFound),
-        tag=_FALCONQ,
+        tag=FALCONQ,
         description="Highest priority first among what is at or after the offset.",
     ),
-    Operation("GET", "/topics", falconq.list_topics, "Names of all topics", reply=shapes.TopicsReply, tag=_FALCONQ),
+    Operation("GET", "/topics", falconq.list_topics, "Names of all topics", reply=shapes.TopicsReply, tag=FALCONQ),
     Operation(
         "GET",
         "/topics/{topic}/partitions",
@@ -86,7 +86,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Partitions of a topic",
         reply=falconq_shapes.PartitionsReply,
         errors=(TopicNotFound,),
-        tag=_FALCONQ,
+        tag=FALCONQ,
     ),
     Operation(
         "GET",
@@ -96,7 +96,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=falconq_shapes.RaftStatsQuery,
         reply=dict[str, str],
         errors=(TopicNotFound, PartitionNotFound),
-        tag=_FALCONQ,
+        tag=FALCONQ,
         description="A flat map; every value is text.",
     ),
     Operation(

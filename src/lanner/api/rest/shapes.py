@@ -91,6 +91,7 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     "CreateTopicRequest": {"properties": {"settings": {"additionalProperties": False}}},
     "AlterTopicRequest": {"properties": {"settings": {"additionalProperties": False}}},
     "SeekRequest": {"oneOf": [{"required": [choice]} for choice in ("offsets", "time_ms", "to")]},
+    "CommitRequest": {"dependentRequired": {"reader": ["sequence"], "sequence": ["reader"]}},
     "DeadChoice": {"dependentRequired": {"offsets": ["partition"]}},
 }
 
@@ -102,7 +103,11 @@ class Shape(msgspec.Struct):
 NextPlace = Annotated[str, Meta(description="Give it as `after` for the next page; absent: that was all.")]
 
 
-class NoQuery(Shape, kw_only=True):
+class Request(Shape, forbid_unknown_fields=True):
+    """What callers send under `/v1`: a misspelt name must not be taken for one that was left out."""
+
+
+class NoQuery(Request, kw_only=True):
     """An operation without query parameters."""
 
 
@@ -111,7 +116,7 @@ class NoBody(Shape, kw_only=True):
 
 
 class Problem(Shape, kw_only=True):
-    """Every error. `type` is one of FalconQ's where that knew the case; `details.error` is the catalogue's own name."""
+    """Every error. `type` and `details.error` are its name in the catalogue; FalconQ's routes keep its five types."""
 
     type: str
     message: str
@@ -125,12 +130,12 @@ class TopicsReply(Shape, kw_only=True):
     topics: list[str]
 
 
-class CreateTopicRequest(Shape, kw_only=True):
+class CreateTopicRequest(Request, kw_only=True):
     name: Name
     settings: Settings = {}
 
 
-class AlterTopicRequest(Shape, kw_only=True):
+class AlterTopicRequest(Request, kw_only=True):
     settings: Settings
 
 
@@ -152,7 +157,7 @@ class TopicReply(Shape, kw_only=True):
     partitions: list[TopicPartitionState]
 
 
-class TimeQuery(Shape, kw_only=True):
+class TimeQuery(Request, kw_only=True):
     time_ms: TimeMs | UnsetType = UNSET
 
 
@@ -172,7 +177,7 @@ class OffsetsReply(Shape, kw_only=True):
 # ------------------------------------------------------------------ /v1: messages
 
 
-class MessageIn(Shape, kw_only=True):
+class MessageIn(Request, kw_only=True):
     value: Text
     encoding: Encoding | UnsetType = UNSET
     key: KeyText | UnsetType = UNSET
@@ -185,7 +190,7 @@ class MessageIn(Shape, kw_only=True):
     ttl_ms: Annotated[DelayMs, Meta(description="Not delivered after this has passed.")] | UnsetType = UNSET
 
 
-class PublishManyRequest(Shape, kw_only=True):
+class PublishManyRequest(Request, kw_only=True):
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=limits.LIST_ITEMS_MAX)]
 
 
@@ -213,13 +218,13 @@ class MessageOut(Shape, kw_only=True):
     key_encoding: Literal["base64"] | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     headers_encoding: Literal["base64"] | UnsetType = UNSET
-    priority: str | int
+    priority: int
     timestamp_ms: int
     deliver_at_ms: int | UnsetType = UNSET
     expires_at_ms: int | UnsetType = UNSET
 
 
-class ReadQuery(Shape, kw_only=True):
+class ReadQuery(Request, kw_only=True):
     offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
     wait_ms: WaitMs = 0
@@ -244,7 +249,7 @@ class ReadReply(Shape, kw_only=True):
 # ------------------------------------------------------------------ /v1: groups
 
 
-class PollRequest(Shape, kw_only=True):
+class PollRequest(Request, kw_only=True):
     max_messages: Annotated[int, Meta(ge=1, le=_MESSAGES_MAX)] = 10
     max_bytes: Annotated[int, Meta(ge=1, le=limits.POLL_BYTES_MAX)] = limits.MIB
     wait_ms: WaitMs = 0
@@ -269,23 +274,36 @@ class PollReply(Shape, kw_only=True):
     messages: list[LeasedMessage]
 
 
-class SettleTarget(Shape, kw_only=True):
+class SettleTarget(Request, kw_only=True):
     """A polled message; other fields of it may stay where they are. `count` takes in those right behind it."""
 
     partition: PartitionId
     offset: Offset
     token: Token
     count: Annotated[int, Meta(ge=1, le=limits.POLL_MESSAGES_MAX)] = 1
+    id: Any = UNSET
+    value: Any = UNSET
+    encoding: Any = UNSET
+    key: Any = UNSET
+    key_encoding: Any = UNSET
+    headers: Any = UNSET
+    headers_encoding: Any = UNSET
+    priority: Any = UNSET
+    timestamp_ms: Any = UNSET
+    deliver_at_ms: Any = UNSET
+    expires_at_ms: Any = UNSET
+    attempt: Any = UNSET
+    lease_until_ms: Any = UNSET
 
 
 _Targets = Annotated[list[SettleTarget], Meta(min_length=1, max_length=limits.SETTLE_RANGES_MAX)]
 
 
-class AckRequest(Shape, kw_only=True):
+class AckRequest(Request, kw_only=True):
     messages: _Targets
 
 
-class NackRequest(Shape, kw_only=True):
+class NackRequest(Request, kw_only=True):
     messages: _Targets
     delay_ms: Annotated[DelayMs, Meta(description="Until the retry; the topic's backoff unless given.")] | UnsetType = (
         UNSET
@@ -293,12 +311,12 @@ class NackRequest(Shape, kw_only=True):
     reason: Reason = ""
 
 
-class ExtendRequest(Shape, kw_only=True):
+class ExtendRequest(Request, kw_only=True):
     messages: _Targets
     lease_ms: Annotated[int, Meta(ge=limits.LEASE_MS_MIN, le=limits.LEASE_MS_MAX)] | UnsetType = UNSET
 
 
-class RejectRequest(Shape, kw_only=True):
+class RejectRequest(Request, kw_only=True):
     messages: _Targets
     reason: Reason = ""
 
@@ -347,7 +365,7 @@ class GroupReply(Shape, kw_only=True):
     partitions: list[GroupPartition]
 
 
-class SeekRequest(Shape, kw_only=True):
+class SeekRequest(Request, kw_only=True):
     """Exactly one of the three."""
 
     offsets: PartitionOffsetsMap | UnsetType = UNSET
@@ -355,18 +373,19 @@ class SeekRequest(Shape, kw_only=True):
     to: Literal["earliest", "latest"] | UnsetType = UNSET
 
 
-class CommitRequest(Shape, kw_only=True):
+class CommitRequest(Request, kw_only=True):
     offsets: PartitionOffsetsMap
     reader: Annotated[
         str,
         Meta(
+            min_length=1,
             max_length=limits.IDENTITY_LENGTH_MAX,
             description="Whose commit this is: a name chosen at random. One that is sent again under the same sequence "
             "does nothing.",
         ),
     ] = ""
     sequence: Annotated[
-        int, Meta(ge=-1, le=limits.OFFSET_MAX, description="Of this reader's commits, rising; needed with a reader.")
+        int, Meta(ge=0, le=limits.OFFSET_MAX, description="Of this reader's commits, rising; needed with a reader.")
     ] = -1
 
 
@@ -383,7 +402,7 @@ class DoneReply(Shape, kw_only=True):
 # ------------------------------------------------------------------ /v1: dead letters
 
 
-class DeadQuery(Shape, kw_only=True):
+class DeadQuery(Request, kw_only=True):
     partition: PartitionId | UnsetType = UNSET
     start_offset: Offset = 0
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
@@ -396,7 +415,7 @@ class DeadMessage(Shape, kw_only=True):
     id: str
     partition: int
     offset: int
-    priority: str | int
+    priority: int
     attempts: int
     reason: str
     died_ms: int
@@ -417,7 +436,7 @@ class DeadReply(Shape, kw_only=True):
     next: NextPlace | UnsetType = UNSET
 
 
-class DeadChoice(Shape, kw_only=True):
+class DeadChoice(Request, kw_only=True):
     """Those named; without offsets all of the partition, without a partition all of the group."""
 
     partition: PartitionId | UnsetType = UNSET

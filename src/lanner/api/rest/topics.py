@@ -32,7 +32,7 @@ from lanner.broker.desks.delivery import raw_bytes
 from lanner.broker.desks.fitting import Room
 from lanner.broker.desks.unpacking import MALFORMED
 from lanner.errors import MalformedBatch
-from lanner.model import Message, check_name, priority_name
+from lanner.model import Message, check_name
 
 _READ_BYTES_MAX = limits.MIB
 
@@ -166,7 +166,7 @@ def shown(message: Message) -> MessageOut:
         key_encoding=key_encoding,
         headers=headers,
         headers_encoding=headers_encoding,
-        priority=priority_name(message.priority),
+        priority=message.priority,
         timestamp_ms=message.timestamp_ms,
         deliver_at_ms=message.deliver_at_ms or UNSET,
         expires_at_ms=message.expires_at_ms or UNSET,

@@ -132,7 +132,7 @@ async def test_a_poll_hands_out_leases(http, service):
             "key": "k",
             "headers": {"h": "/w=="},
             "headers_encoding": "base64",
-            "priority": "high",
+            "priority": 9,
             "timestamp_ms": 7,
             "attempt": 2,
             "token": 42,
@@ -295,7 +295,7 @@ async def test_a_stream_read_begins_at_the_offset_and_ends_at_the_limit(http, se
     answer = (await http.get("/v1/topics/orders/partitions/1/messages?offset=1&limit=2")).json()
     assert [(item["offset"], item["value"]) for item in answer["messages"]] == [(1, "b"), (2, "c")]
     assert answer["next_offset"] == 3
-    assert answer["messages"][0]["priority"] == "high"
+    assert answer["messages"][0]["priority"] == 9
     whole = (await http.get("/v1/topics/orders/partitions/1/messages?offset=1")).json()
     assert [item["offset"] for item in whole["messages"]] == [1, 2, 3]
     assert whole["next_offset"] == 4
@@ -329,7 +329,7 @@ async def test_dead_letters_are_listed_with_what_they_hold(http, service):
     assert answer["total"] == 17
     first, second = answer["messages"]
     assert (first["id"], first["value"], first["encoding"], first["key"]) == ("orders/0/5", "/w==", "base64", "k")
-    assert (first["headers"], first["priority"], first["reason"], first["attempts"]) == ({"h": "1"}, "high", "bad", 3)
+    assert (first["headers"], first["priority"], first["reason"], first["attempts"]) == ({"h": "1"}, 9, "bad", 3)
     assert "value" not in second
 
 
