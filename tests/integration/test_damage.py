@@ -11,7 +11,9 @@ import lanner
 from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
 from lanner.broker.settings import BrokerSettings
 from lanner.client import Hole
+from lanner.errors import StorageDamaged
 from lanner.ledger import Location
+from lanner.ledger.rows import FORMAT_KEY, set_key
 from lanner.server import Server
 
 VALUES = [b"first " + b"a" * 100, b"second " + b"b" * 100, b"third " + b"c" * 100]
@@ -86,4 +88,41 @@ async def test_queue_workers_get_the_others_and_the_damaged_one_is_dead(tmp_path
     letters = (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters
     assert [(letter.offset, letter.reason) for letter in letters] == [(1, "damaged")]
     assert server.node.ready
+    await server.stop()
+
+
+async def test_the_scrubber_finds_it_before_a_reader_does(tmp_path: Path) -> None:
+    server = await with_a_rotten_entry(tmp_path)
+    node = server.node
+    set_id = node.engine.cluster.topics["orders"].set_ids[0]
+    assert not node.engine.damages.sets
+    found = await node.scrubbing.scrub()
+    assert (found.damaged, list(node.engine.damages.sets)) == (1, [set_id])
+    assert found.entries >= len(VALUES)
+    assert found.rows > 5
+    assert found.read_bytes > sum(map(len, VALUES))
+    assert (await node.scrubbing.scrub()).damaged == 1
+    assert server.service.disk_figures == {"scrubbed_bytes": node.scrubbing.read_bytes, "scrub_passes": 2, "damaged": 1}
+    await server.stop()
+
+
+@pytest.mark.parametrize("whose", ["a partition", "the table itself"])
+async def test_the_scrubber_finds_a_row_that_rots_while_the_broker_runs(tmp_path: Path, whose: str) -> None:
+    server = await started(tmp_path)
+    await server.service.ensure_topic(ANONYMOUS, "orders")
+    await server.service.publish_messages(ANONYMOUS, "orders", [NewMessage(VALUES[0], partition=0)])
+    await server.node.saving.save()
+    set_id = server.node.engine.cluster.topics["orders"].set_ids[0]
+    table = server.node.directory.table
+    key = set_key(set_id) if whose == "a partition" else FORMAT_KEY
+    row = table.get(key)
+    assert row is not None
+    table.commit({key: bytes([row[0] ^ 1]) + row[1:]})
+    found = await server.node.scrubbing.scrub()
+    assert found.damaged == 1
+    if whose == "a partition":
+        assert list(server.node.engine.damages.sets) == [set_id]
+        table.commit({key: row})
+    else:
+        assert isinstance(await server.failed(), StorageDamaged)
     await server.stop()

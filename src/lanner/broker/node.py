@@ -28,12 +28,14 @@ from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
 from lanner.broker.saving import Saving
+from lanner.broker.scrubbing import Scrubbing
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_found_cluster
 from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageDamaged, UnknownRecord
 from lanner.features import HIGHEST, START_NEWER
 from lanner.ledger import Ledger
+from lanner.ledger.seals import SealedTable
 from lanner.storage import DataDirectory, open_directory
 from lanner.wire.messages import PeerHello
 from lanner.wire.peers import Pulse
@@ -71,6 +73,7 @@ class Node:
         self.place: Place
         self.proposals: Proposals
         self.saving: Saving
+        self.scrubbing: Scrubbing
         self._reading: Reading
         self.commits: Commits
         self._waiting: Waiting
@@ -122,6 +125,14 @@ class Node:
             self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )
         self.saving.check_disk()
+        self.scrubbing = Scrubbing(
+            self.engine,
+            files,
+            SealedTable(table),
+            self.in_reader,
+            settings.scrub_bytes_per_second,
+            self.fail,
+        )
         self.commits = Commits(self)
         self._reading = Reading(self.engine, files, self._readers)
         self.proposals = Proposals(self)
@@ -150,7 +161,7 @@ class Node:
             spawn=self._spawn,
         )
         self.peers.know(self.place.brokers())
-        for work in (self._tick_forever(), *self.saving.tasks()):
+        for work in (self._tick_forever(), *self.saving.tasks(), *self.scrubbing.tasks()):
             self._spawn(self._vital(work))
         self._spawn(self.place.catch_up())
         self.kick()

@@ -37,6 +37,7 @@ class BrokerSettings:
     save_interval_ms: int = limits.SAVE_INTERVAL_MS
     disk_reserve_bytes: int = -1  # -1: the larger of 1 GiB and 5% of the disk
     rewrite_bytes_per_second: int = 64 * limits.MIB
+    scrub_bytes_per_second: int = 8 * limits.MIB  # how fast what lies on disk is read and verified; 0: never
     cache_bytes: int = 64 * limits.MIB
     drain_ms: int = 5_000
     name: str = ""  # stays when the disk is replaced; empty: one made of the node id

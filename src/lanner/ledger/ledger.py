@@ -365,6 +365,10 @@ class Ledger:
         """What the set's machine wants of [first, last], some of it, and the index to go on from."""
         return self._books.log(set_id).wanted(first, last, chunks_max)
 
+    def held(self, set_id: int, first: int, chunks_max: int) -> tuple[list[Stored], int]:
+        """Every entry of the set that is on disk, some of them, and the index to go on from; 0: these are the last."""
+        return self._books.log(set_id).held(first, chunks_max)
+
     def _staged(self, set_id: int, index: int) -> Stored | None:
         commit = self._journal.in_flight
         return None if commit is None else commit.staged(set_id, index)

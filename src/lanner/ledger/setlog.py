@@ -211,6 +211,21 @@ class SetLog:
             number = chunk.key[2] + 1
         return found, min(number << CHUNK_BITS, last + 1)
 
+    def held(self, first: int, chunks_max: int) -> tuple[list[Stored], int]:
+        """The entries that are there from `first` on, of some chunks only; and where to go on, 0 at the end."""
+        state = self.state
+        found: list[Stored] = []
+        number = first >> CHUNK_BITS
+        for _ in range(chunks_max):
+            chunk = self._shelf.next_chunk((state.set_id, state.generation, number))
+            if chunk is None:
+                return found, 0
+            base = chunk.key[2] << CHUNK_BITS
+            for slot in chunk.slots():
+                found.append(Stored(base + slot, chunk.terms[slot], chunk.kinds[slot], _location(chunk, slot)))
+            number = chunk.key[2] + 1
+        return found, number << CHUNK_BITS
+
     def shares(self, number: int) -> list[tuple[int, int]]:
         """(file, bytes held) of every entry in a chunk."""
         chunk = self._shelf.find((self.state.set_id, self.state.generation, number))

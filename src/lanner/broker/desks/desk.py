@@ -65,6 +65,16 @@ class Desk:
         return self._node.stopped_partitions
 
     @property
+    def disk_figures(self) -> dict[str, int]:
+        """What the scrubber has read, and how much of what lies here is damaged."""
+        scrubbing = self._node.scrubbing
+        return {
+            "scrubbed_bytes": scrubbing.read_bytes,
+            "scrub_passes": scrubbing.passes,
+            "damaged": len(self._node.engine.damages),
+        }
+
+    @property
     def ready(self) -> bool:
         """Whether callers should come here: it has its place in the cluster, holds what it should, knows who leads."""
         return not self._draining and not self._node.failed.done() and self._node.available

@@ -66,6 +66,11 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         found: dict[str, str] = self._service.stopped_partitions
         return found
 
+    @property
+    def disk_figures(self) -> dict[str, int]:
+        found: dict[str, int] = self._service.disk_figures
+        return found
+
     async def in_reader(self, work: Callable[[], Any]) -> Any:
         """Run what takes a while, such as making a large reply, in a reader thread."""
         return await self._node.in_reader(work)

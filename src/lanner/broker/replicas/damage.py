@@ -33,12 +33,13 @@ class Damages:
         return (set_id, index) in self._entries
 
     def note(self, set_id: int, index: int, error: StorageDamaged) -> None:
-        """This entry of the set does not match its checksum."""
+        """This entry of the set does not match its checksum; 0: a row of it does not."""
         if (set_id, index) in self._entries:
             return
         self._entries[set_id, index] = error
         self.sets.setdefault(set_id, error)
-        log.error("entry %d of replica set %d is damaged: %s", index, set_id, error.message)
+        what = f"entry {index}" if index else "a row of the table"
+        log.error("%s of replica set %d is damaged: %s", what, set_id, error.message)
         for tell in self.told:
             tell(set_id, error)
 

@@ -44,6 +44,9 @@ class FakeService:
     ready: bool = True
     stopped_partitions: dict[str, str] = field(default_factory=dict)
     forwarded: int = 17
+    disk_figures: dict[str, int] = field(
+        default_factory=lambda: {"scrubbed_bytes": 4_096, "scrub_passes": 2, "damaged": 1}
+    )
     addresses: dict[str, tuple[str, int]] = field(default_factory=lambda: {"native": ("127.0.0.1", 7400)})
     known: dict[str, int] = field(default_factory=dict)  # topic → partitions
     published: list[NewMessage] = field(default_factory=list)
