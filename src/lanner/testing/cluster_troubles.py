@@ -373,7 +373,8 @@ class Troubles:
         else:
             cluster.later(rng.randint(1, 100), self._rot)
 
-    def rot(self, broker: ClusterBroker) -> None:
+    def rot(self, broker: ClusterBroker) -> ClusterBroker:
+        """Flip a bit of a broker's last record; the one that comes back under its name."""
         cluster = self.cluster
         cluster.crash(broker, down_ms=_LONG_MS)
         broker.disk.crash_in(None)
@@ -390,7 +391,7 @@ class Troubles:
         cluster.retire(broker)
         cluster.counts["repairs"] += 1
         cluster.count()
-        self._arrive(broker.name)
+        return self._arrive(broker.name)
 
     def wipe(self, broker: ClusterBroker) -> ClusterBroker:
         """Let a broker's disk be lost; the one that comes back under its name."""

@@ -266,3 +266,15 @@ async def test_a_newcomer_asks_past_the_dead_and_says_whom_it_asked(caplog: pyte
         assert await Search(D, ask, "fresh").join(["a:1", "d:1", "b:1"]) == Founding("x", (A,), 4, joined=True)
     assert [address for address, _ in asked] == ["a:1", "b:1", "a:1", "b:1", "c:1"], "never itself; those named as well"
     assert "asking again: a:1: nobody there; b:1: the cluster has no place for this broker yet" in caplog.text
+
+
+async def test_a_broker_whose_disk_was_set_aside_goes_back_to_its_own_cluster_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    foreign = PeerInfoReply(founder_of(B), "y", [founder_of(B)], 2)
+    own = PeerInfoReply(founder_of(A), "x", [founder_of(A)], 2)
+    ask, asked = answering({"b:1": foreign}, {"b:1": foreign}, {"b:1": foreign, "a:1": own})
+    async with asyncio.timeout(5):
+        assert await Search(D, ask, "fresh").rejoin("x", ["a:1", "b:1"]) == Founding("x", (A,), 2, joined=True)
+    assert ("b:1", True) not in asked
+    assert "nobody of cluster x answers" in caplog.text

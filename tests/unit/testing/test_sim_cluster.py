@@ -7,10 +7,11 @@ import pytest
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, encode_rebalance
 from lanner.testing.clock import START_MS, SimClock
-from lanner.testing.cluster_broker import BrokerClock
+from lanner.testing.cluster_broker import BrokerClock, ClusterBroker
 from lanner.testing.cluster_simulation import ClusterSimulation, simulate_cluster
 from lanner.testing.cluster_troubles import Troubles
 from lanner.testing.disk import PowerLost
+from lanner.testing.planted import planted
 from lanner.testing.sim_broker import Broken
 from lanner.testing.sim_cluster import SimCluster, size_of
 
@@ -207,3 +208,25 @@ def test_replicas_that_read_differently_are_noticed(monkeypatch: pytest.MonkeyPa
     )
     rules = [violation.rule for violation in simulate_cluster(0, 300).violations]
     assert rules[0] == "replicas differ"
+
+
+def rotten() -> tuple[SimCluster, ClusterBroker, ClusterBroker]:
+    """A cluster in which a bit of one broker's last record has flipped; that one, and the one that came for it."""
+    cluster = founded()
+    cluster.run_until(lambda: all(one.opened for one in cluster.brokers.values()), 20_000, "not all are open")
+    cluster.run_until(lambda: any(one.unsaved for one in cluster.brokers.values()), 20_000, "everything is saved")
+    broker = next(one for one in cluster.brokers.values() if one.unsaved)
+    return cluster, broker, Troubles(cluster).rot(broker)
+
+
+def test_a_broker_whose_last_record_is_flipped_refuses_to_start_and_is_replaced_under_its_name() -> None:
+    cluster, old, came = rotten()
+    assert cluster.counts["last_record_refusals"] == cluster.counts["repairs"] == 1
+    cluster.run_until(lambda: came.node_id in cluster.members(), 60_000, "it never comes")
+    assert came.name == old.name
+    assert old.retired
+
+
+def test_a_broker_that_cuts_a_flipped_record_is_caught() -> None:
+    with planted("damaged-tail-cut"), pytest.raises(Broken, match="damage accepted"):
+        rotten()
