@@ -3,6 +3,10 @@
 A turn: what callers and peers brought is pumped into one commit; the messages that this makes leave at once, beside the
 write and not behind it; when the commit is durable, what depends on it is applied, answered and sent.
 
+A sync takes less than a millisecond on most disks, and what comes meanwhile goes with the next turn: one message for
+many entries. A disk that takes longer is not waited for: from then on everything that needs no disk leaves in the turn
+in which it came, so that a slow disk delays what is stored on it, and never a heartbeat.
+
 A full disk is waited for: the same record goes to the same position once there is room, and nobody has been told
 anything meanwhile. Anything else that goes wrong here ends the broker.
 """
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from lanner.broker.node import Node
 
 _WORTH_A_WRITE_SECONDS: Final = 0.0003
+_SOON_SECONDS: Final = 0.005  # a sync that may still end so soon is waited for
 
 
 class Commits:
@@ -35,6 +40,8 @@ class Commits:
         self._writer = ThreadPoolExecutor(1, "lanner-writer")
         self._scheduled = False
         self._pump_seconds = 0.0  # the latest
+        self._began_seconds = 0.0  # the write that is under way, if one is
+        self._talk: asyncio.TimerHandle | None = None  # when it has lasted long enough
 
     def kick(self) -> None:
         if not self._scheduled:
@@ -55,16 +62,35 @@ class Commits:
         if node.failed.done():
             return
         try:
+            if self._ends_soon():
+                node.changed()
+                return
             started = time.perf_counter()
             commit = node.engine.pump()
             self._pump_seconds = time.perf_counter() - started
             if self.dispatch is not None:
                 self.dispatch.send()
             if commit is not None:
+                self._began_seconds = self._loop.time()
                 self._writer.submit(self._write, commit)
             node.changed()
         except Exception as problem:
             node.fail_on(problem)
+
+    def _ends_soon(self) -> bool:
+        """Whether a write is under way that is worth waiting for. If it lasts, what came meanwhile leaves beside it."""
+        if not self._node.engine.busy:
+            return False
+        ends = self._began_seconds + _SOON_SECONDS
+        if self._loop.time() >= ends:
+            return False
+        if self._talk is None:
+            self._talk = self._loop.call_at(ends, self._talk_now)
+        return True
+
+    def _talk_now(self) -> None:
+        self._talk = None
+        self._pump()
 
     def _write(self, commit: Commit) -> None:
         """In the writer thread: make one commit durable."""

@@ -14,16 +14,17 @@ The driver's loop::
         while node.has_ready():
             ready = node.ready()                 # hands out, once, everything that is new
             send(ready.messages)                 # at once: what depends on the disk is not among them yet
-            queue_write(ready.hard_state, ready.entries, then=lambda: node.advance(ready))
+            if ready.must_store:
+                queue_write(ready.hard_state, ready.entries, then=lambda: node.advance(ready))
             for entry in ready.committed:        # durable here and committed: safe to apply at once
                 machine.apply(entry)
             if ready.committed:
                 node.applied(ready.committed[-1].index)
 
 Rules
-- `ready()` hands a thing out once, and is asked again after `advance`. Several readies may be on their way to the disk;
-  they complete in order, each by one `advance(ready)`. A crash may lose every ready that was not advanced, and
-  nothing else.
+- `ready()` hands a thing out once, and is asked again after `advance`, and whenever something was put in: several
+  readies may be on their way to the disk. Those that store something complete in order, each by one `advance(ready)`.
+  A crash may lose every ready that was not advanced, and nothing else.
 - Term and vote are durable before they count, a candidate's vote for itself included.
 - An entry commits when a majority holds it durably *and* it, or a later one, is of the leader's own term. So a leader
   first appends an empty entry; when that one has been applied (`own_term_applied`) it may decide things.

@@ -56,6 +56,7 @@ class MessageKind(IntEnum):
     COMMIT = 11  # what is committed, when there is nothing else to send; wants no answer
 
 
+NOTHING_TO_STORE: Final = -1  # the number of a ready that is not stored
 REST: Final = 1  # the hint of a heartbeat after which the set rests: answered only by who has something to do
 
 
@@ -102,7 +103,7 @@ class Ready(NamedTuple):
     on. `messages` may be sent at once, always: one that depends on the disk appears only after the advance it needs.
     """
 
-    number: int  # readies complete in this order
+    number: int  # readies complete in this order; NOTHING_TO_STORE: nothing to wait for
     hard_state: HardState | None
     entries: Sequence[Entry]
     committed: Sequence[Entry]
@@ -114,5 +115,5 @@ class Ready(NamedTuple):
 
     @property
     def must_store(self) -> bool:
-        """Whether this ready waits for the disk; one that does not can be advanced at once."""
-        return self.hard_state is not None or bool(self.entries)
+        """Whether this ready waits for the disk; one that does not need not be advanced."""
+        return self.number != NOTHING_TO_STORE

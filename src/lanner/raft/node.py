@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from lanner.errors import NotLeader, NotSupported, Overloaded, ValidationError
 from lanner.raft.electing import FORCED, Election
 from lanner.raft.entry import (
+    NOTHING_TO_STORE,
     Entry,
     EntryKind,
     HardState,
@@ -79,7 +80,7 @@ class RaftNode:
         self._reads: list[ReadState] = []
         self._next_read = 1
         self._snapshots: list[int] = []
-        self._next_ready = 0  # the number that the next ready() gets
+        self._next_ready = 0  # the number that the next ready() with something to store gets
         self._next_advance = 0  # the number that the next advance() must carry
         self._handlers: dict[int, Callable[[Message], None]] = {
             MessageKind.PRE_VOTE_REPLY: self._election.pre_vote_answered,
@@ -318,11 +319,13 @@ class RaftNode:
         committed: list[Entry] = []
         if tail.delivered_index < self.commit_index and tail.delivered_index < tail.durable_index:
             committed = tail.deliver(min(self.commit_index, tail.durable_index), self.config.committed_bytes_max)
-        number = self._next_ready
-        self._next_ready = number + 1
         if self.leadership is not None and (self.attention or tail.handed_index != tail.last_index):
             self.leadership.collect()
         entries = tail.hand_out() if tail.handed_index != tail.last_index else []
+        number = NOTHING_TO_STORE
+        if entries or hard_state is not None:
+            number = self._next_ready
+            self._next_ready = number + 1
         if not self.attention:
             return Ready(number, hard_state, entries, committed, (), soft_state)
         self.attention = False
@@ -333,7 +336,10 @@ class RaftNode:
         return Ready(number, hard_state, entries, committed, messages or (), soft_state, reads, snapshots, install)
 
     def advance(self, ready: Ready) -> None:
-        """That ready's hard state and entries are durable. Readies complete in the order they were handed out."""
+        """That ready's hard state and entries are durable. Readies complete in the order they were handed out; one that
+        has nothing to store is complete from the beginning."""
+        if ready.number == NOTHING_TO_STORE:
+            return
         if ready.number != self._next_advance:
             raise ValueError(f"ready {ready.number} cannot complete before ready {self._next_advance}")
         self._next_advance += 1

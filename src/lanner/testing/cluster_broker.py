@@ -275,7 +275,9 @@ class ClusterBroker(SimBroker):
         """Let everything that may have come of the latest event take its course."""
         self.steward.follow()
         self._watch_all()
-        if not self.busy and self.step_commit():
+        if self.busy:
+            self.engine.pump()
+        elif self.step_commit():
             self._later(self._disk_ms(), self._perform)
         self.talk()
         self.world.watcher.look(self)

@@ -58,7 +58,8 @@ class SetRecord:
     durable: dict[int, HardState] = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)  # index → of the machine
     decided_ms: dict[int, int] = field(default_factory=dict)  # index → time of the decision
-    applied_at: dict[int, float] = field(default_factory=dict)  # index → the moment when it was first applied anywhere
+    led_index: int = 0  # the highest that a leader has applied
+    applied_at: dict[int, float] = field(default_factory=dict)  # index → the moment when a leader first had it applied
     first_of_term: dict[int, int] = field(default_factory=dict)
 
 
@@ -94,11 +95,14 @@ class ClusterWitness:
         return record is not None and term >= record.term
 
     def when_applied(self, set_id: int, index: int) -> float:
-        """The moment when an entry was first applied; whoever asks later about the same entry gets a later one."""
+        """The moment when a leader first had an entry applied; who asks later about the same entry gets a later one.
+
+        A follower may be earlier, when its disk is faster than the leader's; but nobody hears of it from there.
+        """
         record = self.sets[set_id]
         at = record.applied_at.get(index, 0.0)
         if not at:
-            return self.moment()  # somebody is told of what was never applied
+            return self.moment()  # somebody is told of what no leader has applied
         record.applied_at[index] = at + _NEXT
         return at
 
@@ -204,6 +208,8 @@ class ClusterWitness:
 
     def _applied(self, record: SetRecord, node: RaftNode, entry: Entry) -> None:
         index, term, kind, payload = entry
+        if node.role is Role.LEADER:
+            self._led(record, index)
         checksum = zlib.crc32(payload, term * 4 + kind)
         known = record.checksums.get(index)
         if known is not None:
@@ -212,7 +218,6 @@ class ClusterWitness:
             return
         self._commit(record, node, index, term)
         record.checksums[index] = checksum
-        record.applied_at[index] = self.moment()
         if kind == _NORMAL and record.set_id != CLUSTER_SET and payload[0] == DECISION_KIND:
             decision = decode_decision(payload)
             record.decided_ms[index] = decision.now_ms
@@ -225,6 +230,12 @@ class ClusterWitness:
                     f"entry {index} was decided at {decision.seen_index}; term {term} began at "
                     f"{record.first_of_term[term]}",
                 )
+
+    def _led(self, record: SetRecord, index: int) -> None:
+        """A leader has applied everything up to here: whatever is decided from now on was decided knowing it."""
+        for at in range(record.led_index + 1, index + 1):
+            record.applied_at[at] = self.moment()
+        record.led_index = max(record.led_index, index)
 
     def _commit(self, record: SetRecord, node: RaftNode, index: int, term: int) -> None:
         """An entry is committed, as this node has it."""
@@ -292,6 +303,7 @@ class ClusterWitness:
         if record.leaders.setdefault(node.term, node.node_id) != node.node_id:
             self._break("election safety", record, node, f"{record.leaders[node.term]} leads term {node.term}, too")
         self.elections += 1
+        self._led(record, node.applied_index)
         record.term = max(record.term, node.term)
         # A vote may come so late that others lead in later terms already: it owes nothing to those.
         last = bisect_left(record.committed_in, node.term)

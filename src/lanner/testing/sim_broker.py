@@ -206,6 +206,7 @@ class SimBroker:
             self._performed = False
             return self._commit is not None
         if not self._performed:
+            self.engine.pump()  # what needs no disk does not wait for it
             try:
                 journal.perform(self._commit, self.disk.files)
             except StorageFull:  # the same record goes to the same position once there is room

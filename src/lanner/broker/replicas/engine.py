@@ -17,8 +17,10 @@ in a real broker, the simulator in tests) carries out what it asks for and repor
     engine.take_messages() / engine.step(...)        with peers: what the Raft nodes say to each other
     engine.take_parcels() / engine.take_replies() / engine.step_snapshot(...)      and snapshots, piece by piece
 
-At most one commit is in flight; what arrives meanwhile gathers and goes into the next one (group commit). A caller is
-answered only from `committed`, so nobody hears of something that a power loss could take back.
+At most one commit is in flight; what is to be stored gathers meanwhile and goes into the next one (group commit). What
+needs no disk does not wait for it: a pump during a commit hands out heartbeats, their answers, and entries for
+followers, whose disks may be faster. A caller is answered only for what is durable here and committed, so nobody hears
+of something that a power loss could take back.
 """
 
 from __future__ import annotations
@@ -105,6 +107,7 @@ class Engine:
         self._now_ms = now_ms
         self._clocks = clocks  # of how many brokers the clocks are behind that; None: its word is enough
         self._dirty: dict[int, Replica] = {}
+        self._delayed: dict[int, Replica] = {}  # with something for the next commit, while one is in flight
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
         self._saving: SaveJob | None = None
         self._dues = Dues()
@@ -179,6 +182,7 @@ class Engine:
         """Forget a set for good: its topic was deleted."""
         replica = self.replicas.pop(set_id, None)
         self._dirty.pop(set_id, None)
+        self._delayed.pop(set_id, None)
         self._dues.forget(set_id)
         self._unsaved.pop(set_id, None)
         self._rest.forget(set_id)
@@ -289,10 +293,17 @@ class Engine:
         return self._in_flight is not None
 
     def pump(self) -> Commit | None:
-        """Decide what waits, then gather everything that must be stored into one commit, if none is in flight."""
+        """Decide what waits, then gather what must be stored into one commit, if none is in flight.
+
+        During a commit it hands out what can leave without the disk. So it is worth a call whenever something happened.
+        """
         if self._in_flight is not None:
+            self._talk()
             return None
         installs = self.installs
+        if self._delayed:
+            self._dirty = {**self._delayed, **self._dirty}
+            self._delayed = {}
         if installs.active:
             for installing in installs.ready():
                 self._dirty[installing.set_id] = installing
@@ -301,6 +312,7 @@ class Engine:
         now_ms, feature_level = self._now_ms(), self.feature_level
         items: list[CommitItem] = []
         stored: list[tuple[Replica, list[Ready]]] = []
+        room = limits.JOURNAL_RECORD_BYTES_MAX
         dirty, self._dirty = self._dirty, {}
         for set_id, replica in dirty.items():
             if replica.undecided:
@@ -311,9 +323,13 @@ class Engine:
             self._take_ready(replica)
             if replica.unstored and not replica.closed:
                 self._rest.wake(replica)
-                readies, replica.unstored = replica.unstored, []
-                stored.append((replica, readies))
-                items.append(_item(set_id, readies))
+                # A snapshot may take this log's place with this commit: nothing of the log may come after it.
+                readies, room = replica.take_unstored(room, everything=set_id in installs)
+                if readies:
+                    stored.append((replica, readies))
+                    items.append(_item(set_id, readies))
+                if replica.unstored:
+                    self._dirty[set_id] = replica
         # After all that the old logs have to say.
         built, flips = installs.take_commit() if installs.active else ((), ())
         if not items and not built and not flips and not self.ledger.has_changes:
@@ -322,6 +338,15 @@ class Engine:
         self._in_flight = (commit, stored, installs.storing() if installs.active else [])
         self.commits += 1
         return commit
+
+    def _talk(self) -> None:
+        """A commit is in flight: hand out what leaves without the disk; what needs it goes into the next commit."""
+        dirty, self._dirty = self._dirty, {}
+        for set_id, replica in dirty.items():
+            self._take_ready(replica)
+            if replica.unstored or replica.undecided:
+                self._rest.wake(replica)
+                self._delayed[set_id] = replica
 
     def committed(self, commit: Commit) -> None:
         """The commit is durable: tell the Raft nodes, apply what that commits, and answer the callers."""

@@ -108,7 +108,7 @@ class Replica:
         self.set_id = set_id
         self.node = node
         self.machine = machine
-        self.unstored: list[Ready] = []
+        self.unstored: list[Ready] = []  # what no commit carries yet
         self.messages: list[Message] = []
         self.snapshot_peers: list[int] = []  # these need more than the log has
         self.watchers: set[Callable[[], None]] = set()
@@ -223,11 +223,18 @@ class Replica:
                 except UnknownRecord as error:
                     self.stopped = error
                     return effects
-            if ready.must_store or self.unstored:
+            if ready.must_store:
                 self.unstored.append(ready)
-            else:
-                node.advance(ready)
         return effects
+
+    def take_unstored(self, room: int, *, everything: bool = False) -> tuple[list[Ready], int]:
+        """What the next commit carries of this log, in order, while it has room; and the room that is left."""
+        unstored, count = self.unstored, 0
+        while count < len(unstored) and (room > 0 or everything):
+            room -= sum([len(entry.payload) for entry in unstored[count].entries])
+            count += 1
+        self.unstored = unstored[count:]
+        return unstored[:count], room
 
     def _apply(self, entries: Sequence[Entry], effects: list[Effects]) -> None:
         machine, node, waiting = self.machine, self.node, self._waiting
