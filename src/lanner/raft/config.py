@@ -30,6 +30,9 @@ class Config:
             raise ValueError("node_id must be at least 1: 0 means nobody")
         if not 1 <= self.heartbeat_ticks < self.election_ticks:
             raise ValueError("heartbeat_ticks must be at least 1 and less than election_ticks")
+        if self.heartbeat_ticks + 3 > self.election_ticks:
+            # The answer to one heartbeat must have time to come before a leader that hears nothing must step down.
+            raise ValueError("election_ticks must exceed heartbeat_ticks by 3, or a leader could outlive its lease")
         if (
             min(self.uncommitted_bytes_max, self.committed_bytes_max, self.append_bytes_max, self.inflight_bytes_max)
             < 1

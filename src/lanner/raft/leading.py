@@ -69,7 +69,7 @@ class Leadership:
         self._round = 1
         self._round_sent = 0
         # As many ticks as a majority may be silent: fewer than the shortest election timeout.
-        self._tick_rounds: deque[int] = deque(maxlen=max(config.election_ticks - 1, config.heartbeat_ticks + 2))
+        self._tick_rounds: deque[int] = deque(maxlen=config.election_ticks - 1)
         self._reads: deque[_Read] = deque()
         self.membership_changed()
 
@@ -327,14 +327,21 @@ class Leadership:
     # ------------------------------------------------------------------ hand-over
 
     def transfer(self, peer: int) -> None:
+        """To this voter, whatever was asked for before; to itself: to nobody. The same again changes nothing."""
         node = self._node
         if peer == node.node_id:
+            self.transferee = 0
             return
         if peer not in node.voters:
             raise ValidationError(f"node {peer} is no voter here: it cannot lead", field="node_id")
+        if peer == self.transferee:
+            return
         self.transferee = peer
         self._transfer_ticks = 0
-        self._maybe_hand_over(self.progress[peer])
+        progress = self.progress[peer]
+        progress.paused = False
+        progress.nudge = progress.match_index < node.tail.last_index  # if nothing else is sent: where is it?
+        self._maybe_hand_over(progress)
         node.attention = True
 
     def _maybe_hand_over(self, progress: Progress) -> None:

@@ -235,8 +235,8 @@ class RaftNode:
         return self._lead().propose_change(change, node_id)
 
     def transfer(self, node_id: int) -> None:
-        """Hand leadership to a voter. Proposals are refused meanwhile; given up after an election timeout, or when
-        that voter cannot be reached."""
+        """Hand leadership to a voter. Proposals are refused meanwhile; given up after an election timeout, when that
+        voter cannot be reached, or when this node's own id is given."""
         self._lead().transfer(node_id)
 
     def rest(self) -> None:

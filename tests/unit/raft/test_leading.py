@@ -224,7 +224,7 @@ def test_a_hand_over_waits_until_the_successor_has_everything_and_refuses_propos
     drain(node, log)
     node.transfer(2)
     assert node.transferee == 2
-    assert drain(node, log) == []
+    assert ("TIMEOUT_NOW", 2) not in kinds(drain(node, log))
     with pytest.raises(NotLeader) as refused:
         node.propose(b"y")
     assert refused.value.details["leader_id"] == 2
@@ -262,6 +262,65 @@ def test_only_another_voter_can_be_handed_to() -> None:
     assert node.transferee == 0
     with pytest.raises(ValidationError, match="no voter"):
         node.transfer(9)
+
+
+def test_handing_over_to_itself_ends_a_hand_over() -> None:
+    node, log = make_leader_of_three()
+    node.propose(b"x")
+    drain(node, log)
+    node.transfer(2)
+    node.transfer(1)
+    assert node.transferee == 0
+    node.propose(b"y")
+    acknowledge(node, 2, 2)
+    assert ("TIMEOUT_NOW", 2) not in kinds(drain(node, log))
+
+
+def test_asking_for_the_same_hand_over_again_does_not_prolong_it() -> None:
+    node, log = make_leader_of_three()
+    node.propose(b"x")
+    drain(node, log)
+    node.transfer(2)
+    for _ in range(10):
+        node.tick()
+        if node.transferee:
+            node.transfer(2)
+        for message in drain(node, log):
+            if message.kind == MessageKind.HEARTBEAT and message.receiver == 3:
+                say(node, MessageKind.HEARTBEAT_REPLY, 3, log_index=2, context=message.context)
+    assert node.transferee == 0
+    node.propose(b"y")
+
+
+def test_a_hand_over_to_another_begins_anew() -> None:
+    node, log = make_leader_of_three()
+    node.propose(b"x")
+    drain(node, log)
+    node.transfer(2)
+    node.transfer(3)
+    acknowledge(node, 2, 2)
+    assert ("TIMEOUT_NOW", 2) not in kinds(drain(node, log))
+    acknowledge(node, 3, 2)
+    assert ("TIMEOUT_NOW", 3) in kinds(drain(node, log))
+
+
+def test_a_hand_over_to_one_that_is_behind_asks_at_once_where_it_is() -> None:
+    node, log = make_leader_of_three()
+    node.propose(b"x")
+    drain(node, log)  # on its way to both, and the answer of one is lost
+    node.transfer(2)
+    assert kinds(drain(node, log)) == [("APPEND", 2)]
+
+
+def test_a_hand_over_to_one_that_waits_for_a_probe_probes_at_once() -> None:
+    node, log = make_leader_of_three()
+    node.report_unreachable(2)
+    node.propose(b"x")
+    assert kinds(drain(node, log)) == [("APPEND", 3)]
+    node.transfer(2)
+    (probe,) = drain(node, log)
+    assert kinds([probe]) == [("APPEND", 2)]
+    assert [entry.payload for entry in probe.entries] == [b"x"]
 
 
 def test_a_hand_over_to_one_that_is_removed_ends() -> None:

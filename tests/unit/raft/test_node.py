@@ -392,6 +392,8 @@ def test_the_status_is_flat_and_names_what_operators_know() -> None:
     [
         ({"node_id": 0}, "node_id"),
         ({"node_id": 1, "heartbeat_ticks": 20}, "heartbeat_ticks"),
+        ({"node_id": 1, "heartbeat_ticks": 18}, "lease"),
+        ({"node_id": 1, "heartbeat_ticks": 2, "election_ticks": 4}, "lease"),
         ({"node_id": 1, "uncommitted_bytes_max": 0}, "byte bounds"),
         ({"node_id": 1, "inflight_bytes_max": 0}, "byte bounds"),
         ({"node_id": 1, "append_entries_max": 1_000_000}, "counts of entries"),
