@@ -72,7 +72,7 @@ class Commits:
                 self.dispatch.send()
             if commit is not None:
                 self._began_seconds = self._loop.time()
-                self._writer.submit(self._write, commit)
+                self._submit(commit)
             node.changed()
         except Exception as problem:
             node.fail_on(problem)
@@ -92,6 +92,10 @@ class Commits:
         self._talk = None
         self._pump()
 
+    def _submit(self, commit: Commit) -> None:
+        self._node.pace.begin()
+        self._writer.submit(self._write, commit)
+
     def _write(self, commit: Commit) -> None:
         """In the writer thread: make one commit durable."""
         error: BaseException | None = None
@@ -103,6 +107,7 @@ class Commits:
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:
         node = self._node
+        node.pace.end()
         if error is None:
             try:
                 node.engine.committed(commit)
@@ -120,7 +125,7 @@ class Commits:
             if node.saving.stopping:
                 node.fail(error)
             else:
-                self._loop.call_later(FULL_RETRY_SECONDS, self._writer.submit, self._write, commit)
+                self._loop.call_later(FULL_RETRY_SECONDS, self._submit, commit)
         else:
             failure = error if isinstance(error, LannerError) else StorageFailed(f"a write failed: {error}")
             node.fail(failure)

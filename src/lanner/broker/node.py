@@ -24,6 +24,7 @@ from lanner.broker.links.intake import Intake
 from lanner.broker.links.peers import Address, Peers
 from lanner.broker.links.place import Place
 from lanner.broker.opening import Converting
+from lanner.broker.pace import SLOW_SYNC_MS, Pace
 from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
@@ -64,6 +65,7 @@ class Node:
         self.own_ms = now_ms
         self.clock = LeaderClock(now_ms, _steady_ms)
         self.now_ms = self.clock.now_ms
+        self.pace = Pace(_steady_ms)
         self.failed: asyncio.Future[LannerError]
         self.engine: Engine
         self.directory: DataDirectory
@@ -207,7 +209,7 @@ class Node:
             self.peers.pulse(self.own_ms(), self.steward.led(), leaving=True)
         while self.steward is not None and not self.failed.done() and self.steward.hand_over():
             self.kick()
-            if self._loop.time() >= ends or not any(map(self.peers.may_lead, self.peers.known)):
+            if self._loop.time() >= ends or not self.others_may_lead:
                 return  # nobody is there to take over, such as when all are told to stop
             await asyncio.sleep(_HAND_OVER_SECONDS)
 
@@ -430,14 +432,44 @@ class Node:
         self._ticks += 1
         self.engine.tick()
         steward.tick(self.peers.may_lead)
+        self._watch_pace(steward)
         if self._ticks % _PULSE_TICKS == 0 and self.peers.known:
-            self.peers.pulse(self.own_ms(), steward.led(), leaving=self._leaving)
+            self.peers.pulse(self.own_ms(), steward.led(), leaving=self._leaving or self.pace.slow)
             self.peers.watch()
         for command in steward.take_reports():
             if command not in self._reporting:
                 self._reporting.add(command)
                 self._spawn(self._report(command))
         self.kick()
+
+    def _watch_pace(self, steward: Steward) -> None:
+        """A disk that is slow leads nothing, if others are faster."""
+        pace = self.pace
+        if pace.look():
+            if pace.slow:
+                log.warning(
+                    "disk slow: a sync has been under way for %.1f s; what is led here goes to brokers that are faster",
+                    pace.sync_ms / 1_000,
+                )
+            else:
+                log.warning("disk no longer slow: the longest sync took %.1f s", pace.longest_ms / 1_000)
+        if pace.should_hand_over:
+            steward.hand_over()
+
+    @property
+    def disk_slow(self) -> str:
+        """What there is to say of a disk that is slow; empty when it is not."""
+        pace = self.pace
+        if not pace.slow:
+            return ""
+        if pace.sync_ms >= SLOW_SYNC_MS:
+            return f"disk slow: a sync has been under way for {pace.sync_ms / 1_000:.1f} s"
+        return f"disk slow: a sync took {pace.longest_ms / 1_000:.1f} s a moment ago"
+
+    @property
+    def others_may_lead(self) -> bool:
+        """Whether there are other brokers which neither stop nor have a slow disk."""
+        return any(map(self.peers.may_lead, self.peers.known))
 
     async def _report(self, command: bytes) -> None:
         """Propose something that the steward found; it comes again until it has taken effect."""

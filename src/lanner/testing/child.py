@@ -3,7 +3,8 @@
 It takes one JSON argument: settings of the broker, and the names of faults to plant before it starts. A planted fault
 is how a test shows that it would notice: `skip_sync` answers every sync without making anything durable, and
 `fail_sync_after:N` lets N syncs through and fails the rest as a bad disk does. `tails:ENTRIES:BYTES` keeps less of the
-logs for peers that are away, so that a snapshot is needed sooner.
+logs for peers that are away, so that a snapshot is needed sooner. `pace_sync:FILE` has every sync wait as many
+milliseconds as the file says; "hang" in it: for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import errno
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +41,23 @@ def _fail_sync_after(count: str) -> None:
     os.fdatasync = fdatasync  # type: ignore[assignment]
 
 
+def _pace_sync(path: str) -> None:
+    real = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        try:
+            with open(path, encoding="ascii") as file:
+                pace = file.read().strip()
+        except FileNotFoundError:
+            pace = ""
+        if pace == "hang":
+            threading.Event().wait()
+        time.sleep(int(pace or 0) / 1_000)
+        real(descriptor)
+
+    os.fdatasync = fdatasync  # type: ignore[assignment]
+
+
 def _tails(bounds: str) -> None:
     from lanner.broker.replicas.engine import Engine
 
@@ -50,6 +70,7 @@ def _tails(bounds: str) -> None:
 PLANTS: dict[str, Callable[[str], None]] = {
     "skip_sync": _skip_sync,
     "fail_sync_after": _fail_sync_after,
+    "pace_sync": _pace_sync,
     "tails": _tails,
 }
 

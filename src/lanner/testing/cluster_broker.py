@@ -17,6 +17,7 @@ from random import Random
 from typing import Final, NamedTuple, Protocol
 
 from lanner.broker.clock import LeaderClock
+from lanner.broker.pace import Pace
 from lanner.broker.replicas import snapshots
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
@@ -36,7 +37,7 @@ ALIVE_MS: Final = 1_000
 PIECE: Final = "piece"
 PULSE: Final = "pulse"
 REPORT: Final = "report"
-_PULSE: Final = struct.Struct("<qQ")  # what time it is there, and which of its lives this is
+_PULSE: Final = struct.Struct("<qQ?")  # what time it is there, which of its lives this is, and whether it is slow
 _LED: Final = struct.Struct("<QQ")
 _WORK: Final = ("save", "rewrite", "prepare")
 
@@ -120,9 +121,13 @@ class ClusterBroker(SimBroker):
         self.life = 0
         self.paused_until_ms = 0
         self.slow_until_ms = 0
+        self.sync_ms = (0, 0)  # how long syncs take, at least and at most, when they take long
+        self.hung = False  # the disk takes nothing any more, until a restart
+        self.pace = Pace(lambda: world.clock.elapsed_ms)
         self.heard_ms: dict[str, int] = {}
         self.gossip: dict[int, tuple[int, str]] = {}  # set → (term, who says that it leads it)
         self._silent: set[str] = set()
+        self._slow: set[str] = set()  # whose disks are slow, as they say
         self._lives: dict[str, int] = {}
         self._watched: dict[int, Replica] = {}
         self._ticks = 0
@@ -143,7 +148,9 @@ class ClusterBroker(SimBroker):
         self._forget()
         self._watched = {}
         self.commits = []
-        self.heard_ms, self._silent, self.gossip, self._lives = {}, set(), {}, {}
+        self.heard_ms, self._silent, self._slow, self.gossip, self._lives = {}, set(), set(), {}, {}
+        self.hung = False
+        self.pace = Pace(lambda: self.world.clock.elapsed_ms)
         self.leader_clock = LeaderClock(self.own_clock.now_ms, lambda: self.world.clock.elapsed_ms)
         ledger = Ledger.recover(
             self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=bounds.segment_bytes
@@ -186,6 +193,10 @@ class ClusterBroker(SimBroker):
         else:
             self.kill()
 
+    def hang(self) -> None:
+        """From its next sync on the disk takes nothing any more, until the broker is started anew."""
+        self.hung = True
+
     def leader_ms(self) -> int:
         return self.leader_clock.now_ms()
 
@@ -217,7 +228,10 @@ class ClusterBroker(SimBroker):
         if self.place is None:
             return
         self.engine.tick()
-        self.steward.tick(self.is_alive)
+        self.steward.tick(self.may_lead)
+        self.pace.look()
+        if self.pace.should_hand_over:
+            self.steward.hand_over()
         for command in self.steward.take_reports():
             self.propose_metadata(command)
         if self.engine.installs.save_wanted and not self._hurried:
@@ -229,9 +243,14 @@ class ClusterBroker(SimBroker):
         heard_ms = self.heard_ms.get(node_id)
         return heard_ms is not None and self.world.clock.elapsed_ms - heard_ms <= ALIVE_MS
 
+    def may_lead(self, node_id: str) -> bool:
+        return self.is_alive(node_id) and node_id not in self._slow
+
     def _pulse(self) -> None:
         led = self.steward.led() if self.place is not None else []
-        frame = _PULSE.pack(self.own_clock.now_ms(), self.life) + b"".join(_LED.pack(*one) for one in led)
+        frame = _PULSE.pack(self.own_clock.now_ms(), self.life, self.pace.slow) + b"".join(
+            _LED.pack(*one) for one in led
+        )
         for node_id in self.acquaintances():
             self._post(node_id, CLUSTER_SET, frame, PULSE)
             if node_id in self.heard_ms and not self.is_alive(node_id) and node_id not in self._silent:
@@ -250,6 +269,8 @@ class ClusterBroker(SimBroker):
 
     def _background(self, name: str) -> Callable[[], None]:
         def act() -> None:
+            if self.hung:
+                return
             going_on = self.step_work(name)
             pause_ms = self.rng.randint(0, 12) if going_on else self.rng.randint(1, 2 * self.world.bounds.save_ms)
             self._later(pause_ms, act)
@@ -263,6 +284,8 @@ class ClusterBroker(SimBroker):
     def _save_now(self) -> None:
         """An install waits for nothing but a save."""
         self._hurried = False
+        if self.hung:
+            return
         self.world.count()
         if self.step_work("save"):
             self._hurried = True
@@ -278,6 +301,7 @@ class ClusterBroker(SimBroker):
         if self.busy:
             self.engine.pump()
         elif self.step_commit():
+            self.pace.begin()
             self._later(self._disk_ms(), self._perform)
         self.talk()
         self.world.watcher.look(self)
@@ -290,17 +314,26 @@ class ClusterBroker(SimBroker):
             self._watched = dict(self.engine.replicas)
 
     def _disk_ms(self) -> int:
+        if self.sync_ms[1]:
+            return self.rng.randint(*self.sync_ms)
         if self.world.clock.elapsed_ms < self.slow_until_ms:
             return self.rng.randint(10, 200)
         return self.rng.choice((0, 0, 0, 1, 1, 3))
 
     def _perform(self) -> None:
         self.world.count()
+        if self.hung:
+            self.write_without_sync()
+            return
         self.step_commit()
-        self._later(self._disk_ms() // 2, self._report if self._performed else self._perform)
+        rest_ms = 0 if self.sync_ms[1] else self._disk_ms() // 2
+        self._later(rest_ms, self._report if self._performed else self._perform)
 
     def _report(self) -> None:
+        if self.hung:
+            return  # it was about to say so
         self.step_commit()
+        self.pace.end()
         self.work()
 
     # ------------------------------------------------------------------ letters
@@ -350,7 +383,8 @@ class ClusterBroker(SimBroker):
         self.work()
 
     def _hear_pulse(self, frame: bytes, sender_node: str) -> None:
-        their_ms, life = _PULSE.unpack_from(frame)
+        their_ms, life, slow = _PULSE.unpack_from(frame)
+        (self._slow.add if slow else self._slow.discard)(sender_node)
         again = sender_node in self._silent or self._lives.get(sender_node) != life
         self.heard_ms[sender_node] = self.world.clock.elapsed_ms
         self._lives[sender_node] = life

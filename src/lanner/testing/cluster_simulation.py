@@ -18,6 +18,7 @@ from lanner.errors import StorageFailed
 from lanner.model import Retention, TopicSettings
 from lanner.partition import Partition
 from lanner.testing.cluster_broker import ClusterBroker
+from lanner.testing.cluster_disks import DiskTrials
 from lanner.testing.cluster_troubles import Troubles
 from lanner.testing.disk import PowerLost
 from lanner.testing.history import Crashed, Ended, Stored
@@ -38,6 +39,8 @@ CLUSTER_TOTALS: Final = (
     "forwards",
     "cut_replies",
     "last_record_refusals",
+    "slow_syncs",
+    "hung_syncs",
 )
 _STARTED_MS: Final = 20_000
 _LED_MS: Final = 15_000  # those who are down come back within three seconds, and elections take two or three
@@ -94,6 +97,7 @@ class ClusterSimulation:
         self.traffic = self.cluster.traffic
         self.troubles = Troubles(self.cluster)
         self._events_wanted = events
+        self._tries_disks = self.rng.random() < 0.15
         self._moves_done = 0
         self._acting_ms = self.rng.choice((10, 25, 50))
         self._actions = self._weigh_actions()
@@ -126,8 +130,10 @@ class ClusterSimulation:
         cluster = self.cluster
         cluster.run_until(self._founded, _STARTED_MS, "no founding")
         self._make_topics()
-        self.troubles.begin()
         cluster.later(1, self._act)
+        if self._tries_disks:
+            DiskTrials(cluster).run()
+        self.troubles.begin()
         while cluster.events < self._events_wanted or cluster.counts["calls"] < CLUSTER_CALLS:
             cluster.step()
         self.troubles.end()

@@ -55,6 +55,8 @@ class Troubles:
             "one_way": rng.choice((0.3, 1.5)),
             "pause": rng.choice((0.3, 1.5)),
             "slow": 0.7,
+            "slow_syncs": rng.choice((0.3, 1.0)),
+            "hung_syncs": rng.choice((0.0, 0.3)),
             "sync_failure": 0.2,
             "full": 0.2,
             "stop": rng.choice((0.3, 1.0)),
@@ -98,6 +100,9 @@ class Troubles:
         cluster.network.calm()
         for broker in cluster.brokers.values():
             broker.paused_until_ms = broker.slow_until_ms = 0
+            broker.sync_ms = (0, 0)
+            if broker.hung:
+                cluster.crash(broker)
             broker.disk.crash_in(None)
             broker.disk.sync_failures = 0
             broker.disk.write_room_bytes = None
@@ -150,6 +155,39 @@ class Troubles:
         if broker is not None:
             broker.slow_until_ms = self.cluster.clock.elapsed_ms + self.rng.randint(100, 3_000)
         return broker is not None
+
+    def _slow_syncs(self) -> bool:
+        """Of one disk, or of all: they take a tenth of a second, or three."""
+        broker = self._victim()
+        if broker is None:
+            return False
+        brokers = [broker] if self.rng.random() < 0.7 else self._running()
+        bounds = self.rng.choice(((100, 700), (600, 1_500), (1_500, 3_000)))
+        for one in brokers:
+            one.sync_ms = bounds
+        self.cluster.counts["slow_syncs"] += 1
+        self.cluster.later(self.rng.randint(1_000, 6_000), lambda: self._mend_syncs(brokers))
+        return True
+
+    @staticmethod
+    def _mend_syncs(brokers: list[ClusterBroker]) -> None:
+        for broker in brokers:
+            broker.sync_ms = (0, 0)
+
+    def _hung_syncs(self) -> bool:
+        """A disk takes nothing any more, until somebody starts its broker anew."""
+        broker = self._victim()
+        if broker is None:
+            return False
+        broker.hang()
+        self.cluster.counts["hung_syncs"] += 1
+        life = broker.life
+        self.cluster.later(self.rng.choice((1_000, 4_000, 8_000)), lambda: self._end_hang(broker, life))
+        return True
+
+    def _end_hang(self, broker: ClusterBroker, life: int) -> None:
+        if broker.hung and broker.life == life:
+            self.cluster.crash(broker, power=self.rng.random() < 0.5)
 
     def _sync_failure(self) -> bool:
         broker = self._victim()

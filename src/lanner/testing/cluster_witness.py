@@ -209,6 +209,7 @@ class ClusterWitness:
     def _applied(self, record: SetRecord, node: RaftNode, entry: Entry) -> None:
         index, term, kind, payload = entry
         if node.role is Role.LEADER:
+            self._committed(record, len(record.terms), node)  # before anybody takes it for known
             self._led(record, index)
         checksum = zlib.crc32(payload, term * 4 + kind)
         known = record.checksums.get(index)

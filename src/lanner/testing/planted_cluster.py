@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from lanner.broker.pace import Pace
 from lanner.broker.replicas import engine as engine_module
+from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.installs import Incoming
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Sending
@@ -147,6 +149,14 @@ def _flip_half_built(patch: Patch) -> None:
     patch(Incoming, "complete", property(lambda incoming: incoming.whole and not incoming.storing))
 
 
+def _wait_for_the_disk(patch: Patch) -> None:
+    patch(Engine, "_talk", lambda engine: None)
+
+
+def _lead_on(patch: Patch) -> None:
+    patch(Pace, "should_hand_over", property(lambda pace: False))
+
+
 _LOG: Final = (
     "leader completeness",
     "committed entry changed",
@@ -214,4 +224,10 @@ CLUSTER_PLANTS: Final[dict[str, Plant]] = {
         ("machines differ", "message cannot be read", "replicas differ", "membership"),
         _flip_half_built,
     ),
+    "heartbeats-behind-disk": Plant(
+        "whatever is to be said waits until the sync that is under way has ended",
+        ("deposed by a slow disk", "hung disk leads"),
+        _wait_for_the_disk,
+    ),
+    "hung-disk-leads": Plant("a leader whose disk hangs goes on leading", ("hung disk leads",), _lead_on),
 }

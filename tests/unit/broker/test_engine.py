@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.replicas.engine import CLUSTER_SET, Engine, _item
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine
 from lanner.broker.replicas.keeping import transform
+from lanner.broker.replicas.logs import commit_item
 from lanner.broker.replicas.payloads import PayloadCache
 from lanner.errors import LannerError, NotLeader, PartitionNotFound, TopicNotFound, UnknownRecord
 from lanner.ledger import Ledger, perform
@@ -231,7 +232,7 @@ def test_what_a_later_ready_discards_is_not_stored(second_first: int, left: list
     earlier = Ready(0, HardState(1, 1), [Entry(index, 1, 1, b"old") for index in (5, 6, 7)], (), (), None)
     later_entries = [Entry(index, 2, 1, b"new") for index in (second_first, second_first + 1)]
     later = Ready(1, HardState(2, 0), later_entries, (), (), None)
-    item = _item(4, [earlier, later])
+    item = commit_item(4, [earlier, later])
     assert (item.set_id, item.hard_state) == (4, HardState(2, 0))
     assert [entry[0] for entry in item.entries] == left
     assert [entry[3] for entry in item.entries][-2:] == [b"new", b"new"]

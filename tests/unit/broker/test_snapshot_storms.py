@@ -16,9 +16,10 @@ import pytest
 
 from lanner import batch
 from lanner.broker.replicas import snapshots
-from lanner.broker.replicas.engine import Engine, SaveJob, Seat
+from lanner.broker.replicas.engine import Engine, Seat
 from lanner.broker.replicas.installs import Incoming
 from lanner.broker.replicas.keeping import transform
+from lanner.broker.replicas.saves import SaveJob
 from lanner.broker.replicas.snapshots import Piece, Reply, Sending, decode, encode
 from lanner.errors import LannerError
 from lanner.ledger import Commit, FileMissing, Ledger, perform, read_entry

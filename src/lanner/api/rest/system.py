@@ -16,7 +16,12 @@ async def healthz(call: Call[NoBody, NoQuery]) -> HealthReply:
 async def readyz(call: Call[NoBody, NoQuery]) -> HealthReply:
     if not call.service.ready:
         raise ServiceUnavailable("the broker is not ready: it is starting or draining", retry_after_ms=1_000)
-    return HealthReply(status="ready", stopped=call.service.stopped_partitions or None)
+    slow = call.service.disk_slow
+    if slow and call.service.others_may_lead:
+        raise ServiceUnavailable(f"{slow}; other brokers lead meanwhile", retry_after_ms=1_000)
+    # With nobody to go to instead, a slow broker is better than none.
+    status = "ready" if not slow else f"ready, {slow}"
+    return HealthReply(status=status, stopped=call.service.stopped_partitions or None)
 
 
 async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
@@ -25,6 +30,9 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
         "# HELP lanner_ready Whether the broker serves (1) or not (0).",
         "# TYPE lanner_ready gauge",
         f"lanner_ready {int(call.service.ready)}",
+        "# HELP lanner_disk_slow Whether a sync takes, or a moment ago took, longer than two seconds (1) or not (0).",
+        "# TYPE lanner_disk_slow gauge",
+        f"lanner_disk_slow {int(bool(call.service.disk_slow))}",
         "# HELP lanner_forwarded_calls_total Calls that this broker had another one serve.",
         "# TYPE lanner_forwarded_calls_total counter",
         f"lanner_forwarded_calls_total {call.service.forwarded}",

@@ -80,6 +80,15 @@ class Desk:
         return not self._draining and not self._node.failed.done() and self._node.available
 
     @property
+    def disk_slow(self) -> str:
+        """What there is to say of a disk that is slow; empty when it is not."""
+        return self._node.disk_slow
+
+    @property
+    def others_may_lead(self) -> bool:
+        return self._node.others_may_lead
+
+    @property
     def draining(self) -> bool:
         return self._draining
 

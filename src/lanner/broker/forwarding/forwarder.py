@@ -62,6 +62,16 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         return found
 
     @property
+    def disk_slow(self) -> str:
+        found: str = self._service.disk_slow
+        return found
+
+    @property
+    def others_may_lead(self) -> bool:
+        found: bool = self._service.others_may_lead
+        return found
+
+    @property
     def stopped_partitions(self) -> dict[str, str]:
         found: dict[str, str] = self._service.stopped_partitions
         return found

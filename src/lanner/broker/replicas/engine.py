@@ -25,8 +25,7 @@ of something that a power loss could take back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -36,18 +35,19 @@ from lanner.broker.replicas.dues import Dues
 from lanner.broker.replicas.headers import KnownHeaders
 from lanner.broker.replicas.installs import Incoming, Installs
 from lanner.broker.replicas.keeping import Keeping, transform
-from lanner.broker.replicas.logs import JournalLog
+from lanner.broker.replicas.logs import JournalLog, commit_item
 from lanner.broker.replicas.payloads import PayloadCache
 from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Load, Machine, OnAnswer, OnApplied, Replica
 from lanner.broker.replicas.resting import Rest
+from lanner.broker.replicas.saves import SaveJob
 from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, NotLeader, PartitionNotFound, StorageDamaged, UnknownRecord
-from lanner.ledger import Commit, CommitItem, Files, Ledger, Save
+from lanner.ledger import Commit, CommitItem, Files, Ledger
 from lanner.model import TopicSettings
 from lanner.partition import Partition, Tick
-from lanner.raft import Config, Entry, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
+from lanner.raft import Config, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
@@ -62,19 +62,6 @@ class Seat(NamedTuple):
 
 
 SOLE_SEAT: Final = Seat(SOLE_VOTER, frozenset({SOLE_VOTER}))
-
-
-@dataclass(slots=True)
-class SaveJob:
-    """A save under way: the ledger's part of it, and which replicas it took in at which index."""
-
-    save: Save
-    taken: list[tuple[Replica, int]] = field(default_factory=list)
-    built: list[Incoming] = field(default_factory=list)
-
-    @property
-    def puts(self) -> Mapping[bytes, bytes | None]:
-        return self.save.puts
 
 
 class Engine:
@@ -327,7 +314,7 @@ class Engine:
                 readies, room = replica.take_unstored(room, everything=set_id in installs)
                 if readies:
                     stored.append((replica, readies))
-                    items.append(_item(set_id, readies))
+                    items.append(commit_item(set_id, readies))
                 if replica.unstored:
                     self._dirty[set_id] = replica
         # After all that the old logs have to say.
@@ -344,7 +331,7 @@ class Engine:
         dirty, self._dirty = self._dirty, {}
         for set_id, replica in dirty.items():
             self._take_ready(replica)
-            if replica.unstored or replica.undecided:
+            if not replica.closed and (replica.unstored or replica.undecided):
                 self._rest.wake(replica)
                 self._delayed[set_id] = replica
 
@@ -405,6 +392,7 @@ class Engine:
         self.stopped[set_id] = error
         self.replicas.pop(set_id, None)
         self._dirty.pop(set_id, None)
+        self._delayed.pop(set_id, None)
         self._dues.forget(set_id)
         self._rest.forget(set_id)
         self.tails.forget(set_id)
@@ -506,16 +494,3 @@ class Engine:
 
 
 _DEFAULT_SETTINGS: Final = TopicSettings()
-
-
-def _item(set_id: int, readies: list[Ready]) -> CommitItem:
-    if len(readies) == 1:
-        return CommitItem(set_id, readies[0].hard_state, readies[0].entries)
-    hard_state = next((ready.hard_state for ready in reversed(readies) if ready.hard_state is not None), None)
-    entries: list[Entry] = []
-    for ready in readies:
-        if entries and ready.entries:
-            # A later ready may discard what an earlier one appended: only what is left of it is stored.
-            del entries[max(0, ready.entries[0].index - entries[0].index) :]
-        entries += ready.entries
-    return CommitItem(set_id, hard_state, entries)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lanner.errors import StorageDamaged
-from lanner.ledger import Files, Ledger, read_entries, read_entry
-from lanner.raft import Entry, EntryKind
+from lanner.ledger import CommitItem, Files, Ledger, read_entries, read_entry
+from lanner.raft import Entry, EntryKind, Ready
 
 OnDamage = Callable[[int, int, StorageDamaged], None]
 """Told of a set, an index and what is wrong with the entry there."""
@@ -49,3 +49,17 @@ class JournalLog:
         return tuple(
             Entry(entry.index, entry.term, entry.kind, read_entry(self._files, entry.location)) for entry in found
         )
+
+
+def commit_item(set_id: int, readies: list[Ready]) -> CommitItem:
+    """What several readies of one node store, as one item of a commit."""
+    if len(readies) == 1:
+        return CommitItem(set_id, readies[0].hard_state, readies[0].entries)
+    hard_state = next((ready.hard_state for ready in reversed(readies) if ready.hard_state is not None), None)
+    entries: list[Entry] = []
+    for ready in readies:
+        if entries and ready.entries:
+            # A later ready may discard what an earlier one appended: only what is left of it is stored.
+            del entries[max(0, ready.entries[0].index - entries[0].index) :]
+        entries += ready.entries
+    return CommitItem(set_id, hard_state, entries)
