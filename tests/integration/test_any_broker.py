@@ -366,6 +366,48 @@ async def test_polls_go_on_when_a_leader_dies_and_nothing_is_handed_out_twice_at
     assert sorted(seen, key=int) == [f"{number}" for number in range(300)]
 
 
+async def test_no_ack_that_took_effect_is_called_lost_when_its_leader_dies(doomed: Three) -> None:
+    await doomed.make_topic(lease_ms=600_000)
+    messages = [{"value": f"{number}", "partition": number % 3} for number in range(600)]
+    await doomed.http[0].post("/v1/topics/orders/messages", json={"messages": messages})
+    leader = await doomed.leader_of("orders", 0)
+    strangers = [client for number, client in enumerate(doomed.http) if number != leader]
+    path = "/v1/topics/orders/groups/workers"
+    polled: list[dict[str, Any]] = []
+    while len(polled) < 600:
+        polled += (await strangers[0].post(f"{path}/poll", json={"max_messages": 600})).json()["messages"]
+    targets = [{key: one[key] for key in ("partition", "offset", "token")} for one in polled]
+    waiting, answered = list(targets), 0
+
+    async def ack(client: httpx.AsyncClient) -> None:
+        nonlocal answered
+        while waiting:
+            target = waiting.pop()
+            answer = (await client.post(f"{path}/ack", json={"messages": [target]})).json()
+            assert answer.get("messages", [{}])[0].get("error") != "LeaseLost", "it was leased for ten minutes"
+            if answer.get("failed") != 0:
+                waiting.append(target)  # nobody took it in time: asked again, as a worker does
+            else:
+                answered += 1
+
+    working = [asyncio.create_task(ack(strangers[worker % 2])) for worker in range(16)]
+    while answered < 100:
+        await asyncio.sleep(0.001)
+    await doomed.kill(leader)
+    async with asyncio.timeout(2 * SECONDS):
+        await asyncio.gather(*working)
+    assert answered == 600
+    again = (await strangers[1].post(f"{path}/ack", json={"messages": targets})).json()
+    assert (again["settled"], again["failed"]) == (600, 0), "the first answers, from whoever leads now"
+
+
+async def test_of_two_creates_at_two_brokers_exactly_one_wins(three: Three, topic: str) -> None:
+    for number in range(30):
+        body = {"name": f"{topic}-{number}", "settings": {"partitions": 1}}
+        answers = await asyncio.gather(*(client.post("/v1/topics", json=body) for client in three.http[:2]))
+        assert sorted(answer.status_code for answer in answers) == [201, 409], [answer.text for answer in answers]
+
+
 async def test_while_nobody_leads_rest_says_when_to_come_back(doomed: Three, monkeypatch: pytest.MonkeyPatch) -> None:
     from lanner.broker.forwarding.spreading import Backoff
 
