@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,59 @@ def test_a_full_disk_refuses_publishes_lets_acks_go_on_and_recovers_by_itself(sm
             except StorageFull:
                 assert time.monotonic() < deadline, broker.log_tail()
                 time.sleep(0.2)
+
+
+def test_a_fresh_broker_on_a_small_disk_serves(small_disk: Path, tmp_path: Path) -> None:
+    broker = BrokerProcess(small_disk / "data")
+    broker.log_path = tmp_path / "broker.log"
+    with broker, lanner.sync.connect(broker.native) as queue:
+        queue.publish("orders", b"on a disk of 96 MiB")
+    assert broker.log_path.read_text().count("possible again") == 0
+
+
+def test_a_fresh_broker_without_room_for_a_segment_says_once_what_is_missing(small_disk: Path, tmp_path: Path) -> None:
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(DISK_BYTES - 3 * MIB))
+    broker = BrokerProcess(small_disk / "data", settings={"disk_reserve_bytes": 0})
+    broker.log_path = tmp_path / "broker.log"
+    broker.launch()
+    try:
+        told = ""
+        deadline = time.monotonic() + 20
+        while "a new segment takes 4 MiB" not in told:
+            assert time.monotonic() < deadline, broker.log_tail() + told
+            with suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=5)
+                connection.request("GET", "/readyz")
+                told = connection.getresponse().read().decode()
+                connection.close()
+            time.sleep(0.05)
+        for _ in range(3):  # some rounds of the watch over the disk
+            time.sleep(1)
+        assert broker.log_path.read_text().count("\n") == 1, broker.log_tail()
+        filler.unlink()
+        broker.wait_ready(20)
+        assert broker.log_path.read_text().count("publishing is possible again") == 1
+    finally:
+        broker.kill()
+
+
+def test_a_data_directory_with_large_segments_stays_usable_where_small_ones_are_made(tmp_path: Path) -> None:
+    for segment_bytes in (128 * MIB, 4 * MIB, 128 * MIB):
+        settings = {"segment_bytes": segment_bytes, "disk_reserve_bytes": 0}
+        with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+            with lanner.sync.connect(broker.native) as queue:
+                for _ in range(6):
+                    queue.publish("orders", bytes(MIB - 1_000))
+                for _ in range(3):
+                    queue.publish("orders", b"small")
+            broker.stop()
+    with BrokerProcess(tmp_path / "data", settings={"disk_reserve_bytes": 0}) as broker:
+        with lanner.sync.connect(broker.native) as queue, queue.consumer("orders", group="g") as consumer:
+            found = 0
+            while found < 27:
+                found += len(consumer.poll(100, wait_ms=5_000))
+        assert found == 27
 
 
 def publish_until_it_ends(broker: BrokerProcess) -> int:

@@ -140,10 +140,10 @@ async def test_a_full_disk_refuses_publishes_at_the_leader_and_replication_goes_
     await three.make_topic()
     leader = await three.leader()
     follower = (leader + 1) % 3
-    three.servers[follower].node.storage_full = True
+    three.servers[follower].node.saving.room.is_full = True
     await three.publish(leader, [b"a"])
     await three.until(lambda: three.ends() == [1, 1, 1])
-    three.servers[leader].node.storage_full = True
+    three.servers[leader].node.saving.room.is_full = True
     with pytest.raises(StorageFull):
         await three.publish(leader, [b"b"])
     assert three.leads(leader)

@@ -324,7 +324,7 @@ async def test_a_publish_that_cannot_be_taken_says_why(service: Service) -> None
 
 async def test_below_the_reserve_publishes_are_refused_and_acks_go_on(server: Server, service: Service) -> None:
     await publish(service, "orders", "kept", partition=0)
-    server.node.storage_full = True
+    server.node.saving.room.is_full = True
     with pytest.raises(StorageFull) as caught:
         await publish(service, "orders", "refused")
     assert caught.value.retry_after_ms

@@ -116,12 +116,12 @@ class Commits:
             except Exception as problem:
                 node.fail_on(problem)
                 return
-            if node.storage_full:
+            if node.saving.room.wrote("commit"):
                 node.saving.check_disk()
             self._pump()
             self._prepare()
         elif isinstance(error, StorageFull):
-            node.storage_full = True
+            node.saving.room.ran_out("commit")
             if node.saving.stopping:
                 node.fail(error)
             else:
@@ -144,7 +144,7 @@ class Commits:
                 node.engine.ledger.prepared(preparation)
             elif isinstance(error, StorageFull):
                 node.engine.ledger.preparation_failed(preparation)
-                node.storage_full = True
+                node.saving.room.gave_up()
             else:
                 node.fail(error if isinstance(error, LannerError) else StorageFailed(f"no new segment: {error}"))
 

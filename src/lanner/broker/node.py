@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -32,6 +31,7 @@ from lanner.broker.saving import Saving
 from lanner.broker.scrubbing import Scrubbing
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
+from lanner.broker.wall_clock import FollowingClock, steady_clock_ms, wall_clock_ms
 from lanner.cluster import Registration, encode_found_cluster
 from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageDamaged, UnknownRecord
 from lanner.features import HIGHEST, START_NEWER
@@ -49,23 +49,17 @@ _PULSE_TICKS: Final = 3
 _HAND_OVER_SECONDS: Final = 0.02
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _steady_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
 class Node:
     """One broker's engine, running."""
 
     def __init__(self, settings: BrokerSettings, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.settings = settings
-        self.own_ms = now_ms
-        self.clock = LeaderClock(now_ms, _steady_ms)
+        self.wall_ms = now_ms
+        self.own_clock = FollowingClock(now_ms)
+        self.own_ms = self.own_clock.now_ms
+        self.clock = LeaderClock(self.own_ms, steady_clock_ms)
         self.now_ms = self.clock.now_ms
-        self.pace = Pace(_steady_ms)
+        self.pace = Pace(steady_clock_ms)
         self.failed: asyncio.Future[LannerError]
         self.engine: Engine
         self.directory: DataDirectory
@@ -106,7 +100,7 @@ class Node:
                     files,
                     table,
                     random_bytes=os.urandom,
-                    segment_bytes=settings.segment_bytes,
+                    segment_bytes=settings.segment_size(files.free_bytes()[1]),
                     converting=Converting().tell,
                 )
             )
@@ -319,12 +313,15 @@ class Node:
         return self.ready or (self._was_ready and self.leader_of(CLUSTER_SET) != "")
 
     @property
-    def storage_full(self) -> bool:
-        return self.saving.storage_full
+    def time_ahead_ms(self) -> int:
+        """How far the latest time that anything was decided at here is ahead of the wall clock; 0: it is not."""
+        replicas = self.engine.replicas.items()
+        latest_ms = max((one.partition.machine_ms for set_id, one in replicas if set_id != CLUSTER_SET), default=0)
+        return max(0, latest_ms - self.wall_ms())
 
-    @storage_full.setter
-    def storage_full(self, full: bool) -> None:
-        self.saving.storage_full = full
+    @property
+    def storage_full(self) -> bool:
+        return self.saving.room.is_full
 
     def leader_of(self, set_id: int) -> str:
         """The node id of a set's leader; empty while it is not known."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final
 
-from lanner import limits
 from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.keeping import transform
+from lanner.broker.room import Room
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import LannerError, StorageFailed, StorageFull
 from lanner.storage import DataDirectory
@@ -50,7 +50,7 @@ class Saving:
         self._one_at_a_time = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
         self._save_now = asyncio.Event()
-        self.storage_full = False
+        self.room = Room(settings.segment_size(directory.files.free_bytes()[1]))
         self.stopping = False
         self.failed = False
 
@@ -68,7 +68,7 @@ class Saving:
             if asyncio.iscoroutine(result):
                 await result
         except StorageFull:
-            self.storage_full = True
+            self.room.gave_up()
         except LannerError as error:
             self._fail(error)
         except OSError as error:
@@ -128,9 +128,10 @@ class Saving:
         while True:
             try:
                 await self._loop.run_in_executor(self._saver, self._directory.table.commit, puts)
+                self.room.wrote("save")
                 return
             except StorageFull:
-                self.storage_full = True
+                self.room.ran_out("save")
                 if self.stopping:
                     raise
                 await asyncio.sleep(FULL_RETRY_SECONDS)
@@ -172,9 +173,4 @@ class Saving:
 
     def check_disk(self) -> None:
         free, total = self._directory.files.free_bytes()
-        full = free < self._settings.reserve_bytes(total)
-        if full != self.storage_full:
-            log.warning(
-                "disk: %d MiB free, publishing is %s", free // limits.MIB, "refused" if full else "possible again"
-            )
-        self.storage_full = full
+        self.room.look(free, total, self._settings.reserve_bytes(total))

@@ -33,9 +33,9 @@ class BrokerSettings:
     native: str = "127.0.0.1:7400"
     auto_create_topics: bool = True
     default_partitions: int = 3
-    segment_bytes: int = limits.SEGMENT_BYTES
+    segment_bytes: int = 0  # 0: by the size of the disk
     save_interval_ms: int = limits.SAVE_INTERVAL_MS
-    disk_reserve_bytes: int = -1  # -1: the larger of 1 GiB and 5% of the disk
+    disk_reserve_bytes: int = -1  # -1: by the size of the disk
     rewrite_bytes_per_second: int = 64 * limits.MIB
     scrub_bytes_per_second: int = 8 * limits.MIB  # how fast what lies on disk is read and verified; 0: never
     cache_bytes: int = 64 * limits.MIB
@@ -91,4 +91,16 @@ class BrokerSettings:
         """How much of a disk of this size must stay free."""
         if self.disk_reserve_bytes >= 0:
             return self.disk_reserve_bytes
-        return max(limits.DISK_RESERVE_BYTES, int(disk_bytes * limits.DISK_RESERVE_FRACTION))
+        share = int(disk_bytes * limits.DISK_RESERVE_FRACTION)
+        if disk_bytes < limits.SMALL_DISK_BYTES:
+            return max(share, 2 * self.segment_size(disk_bytes))
+        return max(share, limits.DISK_RESERVE_BYTES)
+
+    def segment_size(self, disk_bytes: int) -> int:
+        """How large a segment is on a disk of this size: on a small one small, so that few of them do not fill it."""
+        if self.segment_bytes:
+            return self.segment_bytes
+        size = limits.SEGMENT_BYTES
+        while size > limits.SEGMENT_BYTES_MIN and size * limits.SEGMENTS_PER_DISK > disk_bytes:
+            size //= 2
+        return size

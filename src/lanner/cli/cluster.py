@@ -40,12 +40,18 @@ def status(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
     if as_json:
         screen.document({**plain(found), "metadata_leader_name": leader})
         return
+    ahead = found.time_ahead_ms / 1_000
     screen.facts(
         {
             "cluster": found.cluster_id,
             "metadata": coloured(f"led by {leader}", "green") if leader else coloured("nobody leads it", "red"),
             "topics": f"{found.topics} with {found.partitions} partitions and {found.replicas} replicas",
             "missing": _missing(found),
+            **(
+                {"time": coloured(f"{ahead:.0f} s ahead of the clock: leases and delays wait", "yellow")}
+                if ahead > 1
+                else {}
+            ),
         }
     )
     show_brokers(screen, found)

@@ -29,7 +29,9 @@ Partitions = Annotated[
 DiskReserve = Annotated[
     int,
     typer.Option(
-        envvar="LANNER_DISK_RESERVE", min=-1, help="Bytes of the disk to keep free; -1: the larger of 1 GiB and 5%."
+        envvar="LANNER_DISK_RESERVE",
+        min=-1,
+        help="Bytes of the disk to keep free; -1: 5%, at least 1 GiB, on disks under 20 GiB two segments.",
     ),
 ]
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import Engine
+from lanner.broker.wall_clock import FollowingClock
 from lanner.cluster import topics
 from lanner.ledger import Commit, inspection, seals
 from lanner.ledger import journal as ledger_journal
@@ -220,6 +221,11 @@ def _create_by_clock(patch: Patch) -> None:
 
 _LOST: Final = ("lost write", "committed entry lost", "committed entry changed", "broker refuses its own disk")
 
+
+def _believe_the_clock(patch: Patch) -> None:
+    patch(FollowingClock, "now_ms", lambda clock: clock._wall_ms())
+
+
 BROKER_PLANTS: Final[dict[str, Plant]] = {
     "skipped-sync": Plant("a commit is written and never synced", _LOST, _skip_sync),
     "ack-before-commit": Plant(
@@ -256,6 +262,7 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
     "attempt-not-counted": Plant(
         "a nack does not count the delivery", ("delivery count went back",), _give_back_uncounted
     ),
+    "clock-believed": Plant("a step of the wall clock is a step of time", ("time jumped",), _believe_the_clock),
     "oversized-reply-kept": Plant(
         "leases of a reply that does not fit, or cannot be sent, are kept", ("died unseen",), _keep_oversized
     ),

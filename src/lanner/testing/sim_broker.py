@@ -23,6 +23,7 @@ from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
 from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.steward import Steward
+from lanner.broker.wall_clock import PACE, FollowingClock
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, StorageFull
 from lanner.ledger import Commit, FileMissing, Ledger, journal, perform_preparation, read_entry
@@ -125,6 +126,13 @@ class Witness:
             )
 
 
+class _QuietClock(FollowingClock):
+    """Its clock is set so often that nobody wants to read of it."""
+
+    def _tell(self, step_ms: float) -> None:
+        pass
+
+
 class SimBroker:
     """The shell, the disk beneath it, and the witness."""
 
@@ -135,6 +143,8 @@ class SimBroker:
         self.witness = Witness()
         self.counts: Counter[str] = Counter()
         self.commits: list[tuple[int, int, int]] = []  # (file, offset, size) of durable records, since the start
+        self.followed: FollowingClock
+        self._began = (0, 0)  # what the wall clock and the steady one showed at the start
         self.engine: Engine
         self.steward: Steward
         self._commit: Commit | None = None
@@ -150,7 +160,9 @@ class SimBroker:
             self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=SEGMENT_BYTES
         )
         self.counts["torn_tails"] += ledger.recovery.torn_bytes_cut > 0
-        self.engine = Engine(ledger, self.disk.files, rng=self.rng, now_ms=self.clock.now_ms, cache_bytes=_CACHE_BYTES)
+        self.followed = _QuietClock(self.clock.now_ms, lambda: self.clock.elapsed_ms)
+        self._began = self.clock.now_ms(), self.clock.elapsed_ms
+        self.engine = Engine(ledger, self.disk.files, rng=self.rng, now_ms=self.now_ms, cache_bytes=_CACHE_BYTES)
         self._forget()
         self.commits = []
         self._watch_sets()
@@ -162,6 +174,15 @@ class SimBroker:
         for replica in self.engine.replicas.values():
             self.witness.compare(replica)
         ledger.check()
+
+    def now_ms(self) -> int:
+        """The broker's own time. However the wall clock is set, it passes about as fast as time does."""
+        now_ms = self.followed.now_ms()
+        wall_ms, elapsed_ms = self._began
+        passed_ms = self.clock.elapsed_ms - elapsed_ms
+        if abs(now_ms - wall_ms - passed_ms) > PACE * passed_ms + 1:
+            raise Broken("time jumped", CLUSTER_SET, f"by {now_ms - wall_ms} ms while {passed_ms} ms passed")
+        return now_ms
 
     def _watch_sets(self) -> None:
         """Whatever the steward opens is watched; what it lets go of is forgotten."""

@@ -355,7 +355,7 @@ class Simulation:
         raise Broken("group never comes to rest", CLUSTER_SET, f"after {_DRAIN_ROUNDS_MAX} rounds without faults")
 
     def _at_rest(self) -> bool:
-        now_ms = self.clock.now_ms()
+        now_ms = self.broker.now_ms()
         for set_id in self.traffic.settings:
             partition = self.traffic.partition(set_id)
             if len(partition._state.delayed):

@@ -102,7 +102,7 @@ class Traffic:
         self.broker.engine.ask(set_id, request, on_answer)
 
     def _append(self, set_id: int, data: bytes, on_applied: Callable[[Any], None]) -> None:
-        self.broker.engine.propose(set_id, encode_append(self.clock.now_ms(), data), on_applied)
+        self.broker.engine.propose(set_id, encode_append(self.broker.now_ms(), data), on_applied)
 
     def _read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
         return self.broker.read(set_id, ref)
@@ -325,7 +325,7 @@ class Traffic:
         """The time of a decision: the one in its record, or, when none was written, now."""
         if index:
             return self.broker.witness.decided_ms[set_id]
-        return max(self.partition(set_id).machine_ms, self.clock.now_ms())
+        return max(self.partition(set_id).machine_ms, self.broker.now_ms())
 
     def settle(self, consumer: Consumer, action: str | None = None) -> None:
         rng = self.rng

@@ -49,6 +49,7 @@ class ClusterDescription(Control):
     replicas_missing: int
     brokers: list[BrokerState]
     plans: list[PlanProgress] = field(default_factory=list)
+    time_ahead_ms: int = 0  # how far machine time is ahead of the wall clock of the broker that answers
 
 
 class DescribePartitions(Control):

@@ -25,7 +25,7 @@ def test_an_address_that_is_none_names_the_setting(text: str) -> None:
 
 
 def test_the_reserve_is_the_larger_of_a_gibibyte_and_a_twentieth_unless_told() -> None:
-    assert BrokerSettings().reserve_bytes(10 * limits.GIB) == limits.GIB
+    assert BrokerSettings().reserve_bytes(20 * limits.GIB) == limits.GIB
     assert BrokerSettings().reserve_bytes(100 * limits.GIB) == 5 * limits.GIB
     assert BrokerSettings(disk_reserve_bytes=7).reserve_bytes(100 * limits.GIB) == 7
 

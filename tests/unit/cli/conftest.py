@@ -70,6 +70,7 @@ class FakeCluster:
         self.changes: list[ChangeCluster] = []
         self.leader = "node-1"
         self.replicas_missing = 0
+        self.time_ahead_ms = 0
         self.plan_ends = "done"
         self.transfers = True
         self.lags: dict[str, int] = {}
@@ -162,6 +163,7 @@ class FakeCluster:
             self.replicas_missing,
             list(self.brokers.values()),
             list(self.plans.values()),
+            self.time_ahead_ms,
         )
         for plan in list(self.plans.values()):
             self._advance(plan)

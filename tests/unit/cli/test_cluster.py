@@ -70,6 +70,13 @@ def test_the_cluster_is_told_whole_as_json(cluster):
     assert told["metadata_leader_name"] == "node-2"
 
 
+def test_time_that_is_ahead_of_the_clock_is_shown(cluster):
+    assert "ahead of the clock" not in lanner("cluster").stdout
+    cluster.time_ahead_ms = 3_600_000
+    assert "3600 s ahead of the clock: leases and delays wait" in lanner("cluster").stdout
+    assert json.loads(lanner("cluster", "--json").stdout)["time_ahead_ms"] == 3_600_000
+
+
 def test_what_is_missing_is_said_with_the_next_step(cluster):
     cluster.replicas_missing = 2
     assert "lanner cluster rebalance" in lanner("cluster").stdout

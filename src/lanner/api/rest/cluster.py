@@ -40,6 +40,7 @@ async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
         replicas_missing=found.replicas_missing,
         brokers=[_broker(row) for row in found.brokers],
         plans=[_plan(plan) for plan in found.plans],
+        time_ahead_ms=found.time_ahead_ms,
     )
 
 

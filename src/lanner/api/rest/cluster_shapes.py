@@ -58,6 +58,9 @@ class ClusterReply(Shape, kw_only=True):
     replicas_missing: int
     brokers: list[BrokerReply]
     plans: list[PlanReply]
+    time_ahead_ms: Annotated[
+        int, Meta(description="How far time in the answering broker's logs is ahead of its clock.")
+    ]
 
 
 class PartitionsQuery(Request, kw_only=True):

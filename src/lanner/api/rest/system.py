@@ -15,7 +15,8 @@ async def healthz(call: Call[NoBody, NoQuery]) -> HealthReply:
 
 async def readyz(call: Call[NoBody, NoQuery]) -> HealthReply:
     if not call.service.ready:
-        raise ServiceUnavailable("the broker is not ready: it is starting or draining", retry_after_ms=1_000)
+        why = call.service.missing or "it is starting or draining"
+        raise ServiceUnavailable(f"the broker is not ready: {why}", retry_after_ms=1_000)
     slow = call.service.disk_slow
     if slow and call.service.others_may_lead:
         raise ServiceUnavailable(f"{slow}; other brokers lead meanwhile", retry_after_ms=1_000)
@@ -60,6 +61,9 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
         "# HELP lanner_damaged_entries Entries on this disk that do not match their checksums.",
         "# TYPE lanner_damaged_entries gauge",
         f"lanner_damaged_entries {call.service.disk_figures['damaged']}",
+        "# HELP lanner_time_ahead_ms How far machine time is ahead of the wall clock; leases wait.",
+        "# TYPE lanner_time_ahead_ms gauge",
+        f"lanner_time_ahead_ms {call.service.time_ahead_ms}",
         "# HELP lanner_rest_requests_total Requests answered by the REST door.",
         "# TYPE lanner_rest_requests_total counter",
     ]

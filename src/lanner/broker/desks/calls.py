@@ -209,3 +209,4 @@ class ClusterResult(NamedTuple):
     replicas_missing: int
     brokers: Sequence[BrokerResult]
     plans: Sequence[PlanResult]
+    time_ahead_ms: int = 0  # of what was decided on the broker that answers, ahead of its wall clock

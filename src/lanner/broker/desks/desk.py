@@ -89,6 +89,16 @@ class Desk:
         return self._node.others_may_lead
 
     @property
+    def missing(self) -> str:
+        """What the disk lacks; empty: nothing."""
+        return self._node.saving.room.missing
+
+    @property
+    def time_ahead_ms(self) -> int:
+        """How far machine time is ahead of the wall clock here; 0: it is not."""
+        return self._node.time_ahead_ms
+
+    @property
     def draining(self) -> bool:
         return self._draining
 

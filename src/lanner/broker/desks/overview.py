@@ -67,6 +67,7 @@ class Overview(Desk):
             row.replicas_missing,
             brokers,
             cluster.describe_plans()[:_PLANS_SHOWN_MAX],
+            self._node.time_ahead_ms,
         )
 
     async def describe_partitions(self, identity: Identity, topic: str | None = None) -> list[PartitionResult]:

@@ -72,6 +72,16 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         return found
 
     @property
+    def missing(self) -> str:
+        found: str = self._service.missing
+        return found
+
+    @property
+    def time_ahead_ms(self) -> int:
+        found: int = self._service.time_ahead_ms
+        return found
+
+    @property
     def stopped_partitions(self) -> dict[str, str]:
         found: dict[str, str] = self._service.stopped_partitions
         return found

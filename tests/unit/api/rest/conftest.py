@@ -42,6 +42,10 @@ class FakeService:
     node_id: str = "node"
     auto_create: bool = True
     ready: bool = True
+    missing: str = ""
+    disk_slow: str = ""
+    others_may_lead: bool = False
+    time_ahead_ms: int = 0
     stopped_partitions: dict[str, str] = field(default_factory=dict)
     forwarded: int = 17
     disk_figures: dict[str, int] = field(

@@ -196,6 +196,8 @@ async def test_health_and_readiness_differ(http, service):
     assert (await http.get("/readyz")).json() == {"status": "ready", "stopped": {"orders/1": "a record of tomorrow"}}
     service.ready = False
     assert (await http.get("/healthz")).status_code == 200
+    service.missing = "the disk has 3 MiB of 96 MiB free"
+    assert "the disk has 3 MiB" in (await http.get("/readyz")).json()["message"]
     reply = await http.get("/readyz")
     assert reply.status_code == 503
     assert reply.json()["type"] == "ServiceUnavailable"
@@ -209,6 +211,9 @@ async def test_metrics_count_requests_by_operation_and_status(http):
     assert 'lanner_rest_requests_total{operation="publish",status="200"} 1' in text
     assert 'lanner_rest_requests_total{operation="publish",status="400"} 1' in text
     assert "lanner_ready 1" in text
+    assert "lanner_time_ahead_ms 0" in text
+    assert "lanner_connections_max 10000" in text
+    assert "lanner_unfinished_bytes 0" in text
     assert "lanner_forwarded_calls_total 17" in text
 
 
