@@ -9,7 +9,17 @@ import pytest
 
 import lanner
 from lanner.batch import encode
-from lanner.wire.messages import Command, CommittedReply, Fetch, Fetched, FetchedBatch, OffsetsReply, PartitionOffsets
+from lanner.errors import ServiceUnavailable
+from lanner.wire.messages import (
+    Command,
+    CommittedReply,
+    Empty,
+    Fetch,
+    Fetched,
+    FetchedBatch,
+    OffsetsReply,
+    PartitionOffsets,
+)
 
 END = 30
 
@@ -78,6 +88,18 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(cluster: 
             [*(b"3-%d" % number for number in range(END)), *(b"4-%d" % number for number in range(20, END))]
         )
         assert set(reader.positions()) == {0, 1, 2, 3, 4}
+
+
+async def test_a_commit_is_repeated_under_the_same_identity_and_the_next_has_a_higher_one(cluster: Any) -> None:
+    async with lanner.connect(cluster.address) as queue, queue.reader("t", group="g") as reader:
+        refusals = [ServiceUnavailable("try again"), None, None]
+        cluster.brokers["n1"].answers[Command.COMMIT] = lambda control, request: refusals.pop(0) or Empty()
+        await reader.commit({0: 5})
+        await reader.commit({0: 8})
+        asked = [(one.offsets, one.reader, one.sequence) for one in cluster.of(Command.COMMIT)["n1"]]
+    identity = asked[0][1]
+    assert len(identity) == 16
+    assert asked == [({0: 5}, identity, 0), ({0: 5}, identity, 0), ({0: 8}, identity, 1)]
 
 
 async def test_commits_go_to_the_leaders_and_follow_them(cluster: Any) -> None:

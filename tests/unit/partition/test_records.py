@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,3 +77,28 @@ def test_a_name_that_is_no_text_is_refused_like_any_other_rubbish() -> None:
     record = bytes((records.DECISION_KIND, records.DECISION_VERSION)) + b"\x93\x01\x01\x91\x92\x02\xa2\xff\xfe"
     with pytest.raises(ValidationError, match="does not decode"):
         records.decode_decision(record)
+
+
+class AckedBefore(msgspec.Struct, array_like=True, tag=9):
+    """As 0.1.0 knows it."""
+
+    group: str
+    token: int
+    mask: bytes
+
+
+class CommittedBefore(msgspec.Struct, array_like=True, tag=4):
+    group: str
+    offset: int
+
+
+def test_a_release_that_does_not_know_the_last_fields_reads_the_others() -> None:
+    facts = [records.Acked("g", 7, b"\x01", 1), records.Committed("g", 5, "reader", 3)]
+    payload = records.encode_decision(1, 2, list(facts))
+    _, _, found = msgspec.msgpack.decode(payload[2:], type=tuple[int, int, list[AckedBefore | CommittedBefore]])
+    assert found == [AckedBefore("g", 7, b"\x01"), CommittedBefore("g", 5)]
+    before = msgspec.msgpack.encode((1, 2, found))
+    assert records.decode_decision(payload[:2] + before).facts == [
+        records.Acked("g", 7, b"\x01", 0),
+        records.Committed("g", 5, "", -1),
+    ]
