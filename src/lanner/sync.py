@@ -399,7 +399,7 @@ async def _opened(
 
 
 def connect(
-    address: str = "localhost:7400",
+    address: str | Sequence[str] = "localhost:7400",
     *,
     token: str | None = None,
     client_name: str = "",

@@ -175,6 +175,12 @@ def test_groups_are_listed_moved_and_dropped(broker):
     shown = document("group", "show", "orders", "billing")
     assert (shown["kind"], shown["lag"], shown["ready"]) == ("queue", 1, 1)
     assert "billing" in lanner("group", "list", "orders").stdout
+    assert [(group["topic"], group["group"]) for group in document("group", "list")["groups"]] == [
+        ("orders", "billing")
+    ]
+    (listed,) = document("topic", "list")["topics"]
+    assert (listed["messages"], listed["lag"]) == (3, {"billing": 1})
+    assert listed["bytes"] > 0
     lanner("group", "seek", "orders", "billing", "--to", "earliest")
     assert document("group", "list", "orders")["groups"][0]["lag"] == 3
     lanner("group", "seek", "orders", "billing", "--offset", "0=2")

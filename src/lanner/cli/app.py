@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -17,6 +18,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def lanner(
+    shown: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=version.show_and_end, help="Show the version and exit."),
+    ] = False,
+) -> None: ...
+
+
 app.command("up")(up.up)
 app.command("dev")(dev.dev)
 app.command("publish")(messages.publish)

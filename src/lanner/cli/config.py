@@ -57,8 +57,20 @@ def _read(context: typer.Context, path: Path) -> dict[str, Any]:
             raise typer.BadParameter(
                 f"{path}: {given!r} must be text, a whole number, true or false, or a list of text"
             )
+        _check(context, known[name], value, f"{path}: {given!r}")
         found[known[name]] = value
     return found
+
+
+def _check(context: typer.Context, name: str, value: str | int | bool, where: str) -> None:
+    """Blame the file for a value that the option would refuse; else the option is blamed, which nobody gave."""
+    (parameter,) = [one for one in context.command.params if one.name == name]
+    try:
+        parameter.process_value(context, value)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        raise typer.BadParameter(f"{where}: {getattr(error, 'message', error)}") from None
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -19,22 +19,32 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer gr
 
 
 @app.command("list")
-def list_all(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
-    """List a topic's groups with their lag."""
+def list_all(
+    topic: Annotated[str | None, typer.Argument(help="Only of this topic.", metavar="[TOPIC]")] = None,
+    servers: Servers = SERVERS_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List groups with their lag: a topic's, or those of all topics."""
     screen = Screen(as_json)
 
     async def work(queue: Queue) -> list[GroupDescription]:
-        return [await queue.admin.group(topic, name) for name in await queue.admin.groups(topic)]
+        topics = await queue.admin.topics() if topic is None else [topic]
+        return [await queue.admin.group(one, name) for one in topics for name in await queue.admin.groups(one)]
 
     found = screen.with_queue(servers, work)
     if as_json:
-        screen.document({"topic": topic, "groups": [described(group) for group in found]})
+        told = {} if topic is None else {"topic": topic}
+        screen.document({**told, "groups": [described(group) for group in found]})
     elif not found:
-        typer.echo(f"{topic} has no groups yet. Consume as one: lanner consume {topic} --group billing")
+        none = "There are no groups yet" if topic is None else f"{topic} has no groups yet"
+        typer.echo(f"{none}. Consume as one: lanner consume {topic or 'orders'} --group billing")
     else:
         screen.table(
-            ["group", "kind", "lag", "ready", "leased", "waiting", "dead", "oldest"],
-            [(group.group, group.kind, *_sums(group).values(), age_text(_oldest_seconds(group))) for group in found],
+            ["topic", "group", "kind", "lag", "ready", "leased", "waiting", "dead", "oldest"],
+            [
+                (group.topic, group.group, group.kind, *_sums(group).values(), age_text(_oldest_seconds(group)))
+                for group in found
+            ],
         )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lanner.cli import parsing
 from lanner.cli.options import SERVERS_DEFAULT, AsJson, Servers, Topic, Yes
-from lanner.cli.screen import Screen, bytes_text, coloured
+from lanner.cli.screen import Screen, bytes_text, coloured, count_text
+from lanner.errors import LannerError
 
 if TYPE_CHECKING:
     from lanner.client import Queue
@@ -41,21 +44,51 @@ def create(
 
 @app.command("list")
 def list_all(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
-    """List the topics with their leaders."""
+    """List the topics: what they hold, how far their groups are behind, who leads them."""
     screen = Screen(as_json)
-    known = screen.with_queue(servers, lambda queue: queue.admin.cluster())
-    names = broker_names(known)
-    topics = sorted(known.topics, key=lambda topic: topic.name)
+    rows = screen.with_queue(servers, _rows)
     if as_json:
-        screen.document({"topics": [_listed(topic, names) for topic in topics]})
-    elif not topics:
+        screen.document({"topics": rows})
+    elif not rows:
         typer.echo("No topics yet. Make one: lanner topic create orders")
     else:
-        rows = [_listed(topic, names) for topic in topics]
         screen.table(
-            ["topic", "partitions", "replicas", "led by"],
-            [(row["name"], row["partitions"], row["replicas"], _leaders_text(row)) for row in rows],
+            ["topic", "messages", "bytes", "lag", "partitions", "replicas", "led by"],
+            [
+                (
+                    row["name"],
+                    _known(row["messages"], count_text),
+                    _known(row["bytes"], bytes_text),
+                    " ".join(f"{group}:{count_text(lag)}" for group, lag in row["lag"].items()) or "-",
+                    row["partitions"],
+                    row["replicas"],
+                    _leaders_text(row),
+                )
+                for row in rows
+            ],
         )
+
+
+async def _rows(queue: Queue) -> list[dict[str, Any]]:
+    known = await queue.admin.cluster()
+    names = broker_names(known)
+    rows = []
+    for topic in sorted(known.topics, key=lambda topic: topic.name):
+        row = _listed(topic, names)
+        # A list is of use also while some of it cannot be asked.
+        with contextlib.suppress(LannerError):
+            found = await queue.admin.describe(topic.name)
+            row["messages"] = sum(sum(part.depth.values()) for part in found.partitions)
+            row["bytes"] = sum(part.bytes for part in found.partitions)
+            for name in await queue.admin.groups(topic.name):
+                group = await queue.admin.group(topic.name, name)
+                row["lag"][name] = sum(part.lag for part in group.partitions)
+        rows.append(row)
+    return rows
+
+
+def _known(value: int | None, text: Callable[[float], str]) -> Any:
+    return coloured("unknown", "red") if value is None else text(value)
 
 
 def _listed(topic: TopicInfo, names: dict[str, str]) -> dict[str, Any]:
@@ -70,6 +103,9 @@ def _listed(topic: TopicInfo, names: dict[str, str]) -> dict[str, Any]:
         "replicas": max((len(part.replicas) or 1 for part in topic.partitions), default=0),
         "leaders": dict(sorted(leaders.items())),
         "leaderless": sum(not part.leader for part in topic.partitions),
+        "messages": None,
+        "bytes": None,
+        "lag": {},
     }
 
 

@@ -43,7 +43,12 @@ class Brokers:
     """A pool with at most one session for each broker."""
 
     def __init__(
-        self, address: str, *, client_name: str = "", token: str | None = None, timeout_ms: float = TIMEOUT_MS
+        self,
+        address: str | Sequence[str],
+        *,
+        client_name: str = "",
+        token: str | None = None,
+        timeout_ms: float = TIMEOUT_MS,
     ) -> None:
         self.timeout_ms = timeout_ms
         self.on_up: list[Callable[[Session], None]] = []

@@ -62,11 +62,7 @@ class Consumer:
         self.topic = check_name(topic, "topic")
         self.group = check_name(group, "group")
         self.member = member or secrets.token_hex(8)
-        _check_count("max_messages", max_messages, limits.POLL_MESSAGES_MAX)
-        if prefetch is not None:
-            _check_count("prefetch", prefetch, limits.POLL_MESSAGES_MAX)
-        if start not in ("earliest", "latest"):
-            raise ValidationError(f"start is {start!r}: choose earliest or latest", field="start")
+        _check_options(max_messages, prefetch, lease_ms, start)
         self._routing = routing
         self._loop = asyncio.get_running_loop()
         self._max_messages = max_messages
@@ -305,6 +301,16 @@ def _items_of(polled: PolledBatch, kind: int, reason: str) -> list[SettleItem]:
     ]
 
 
-def _check_count(name: str, value: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-        raise ValidationError(f"{name} is {value!r}: give a whole number from 1 to {high}", field=name)
+def _check_options(max_messages: int, prefetch: int | None, lease_ms: int | None, start: str) -> None:
+    _check_count("max_messages", max_messages, limits.POLL_MESSAGES_MAX)
+    if prefetch is not None:
+        _check_count("prefetch", prefetch, limits.POLL_MESSAGES_MAX)
+    if lease_ms is not None:
+        _check_count("lease_ms", lease_ms, limits.LEASE_MS_MAX, limits.LEASE_MS_MIN)
+    if start not in ("earliest", "latest"):
+        raise ValidationError(f"start is {start!r}: choose earliest or latest", field="start")
+
+
+def _check_count(name: str, value: int, high: int, low: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValidationError(f"{name} is {value!r}: give a whole number from {low} to {high}", field=name)

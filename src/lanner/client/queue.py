@@ -22,7 +22,12 @@ class Queue:
     """The way to the brokers. `async with lanner.connect(...) as queue`, or `queue = await lanner.connect(...)`."""
 
     def __init__(
-        self, address: str, *, token: str | None = None, client_name: str = "", timeout_ms: float = TIMEOUT_MS
+        self,
+        address: str | Sequence[str],
+        *,
+        token: str | None = None,
+        client_name: str = "",
+        timeout_ms: float = TIMEOUT_MS,
     ) -> None:
         self._brokers = Brokers(address, token=token, client_name=client_name, timeout_ms=timeout_ms)
         self._routing = Routing(self._brokers)
@@ -124,7 +129,7 @@ class Queue:
 
 
 def connect(
-    address: str = "localhost:7400",
+    address: str | Sequence[str] = "localhost:7400",
     *,
     token: str | None = None,
     client_name: str = "",

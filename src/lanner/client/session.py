@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from lanner import limits
@@ -47,12 +47,21 @@ Outcome = Reply | LannerError
 Callback = Callable[[Outcome], None]
 ControlT = TypeVar("ControlT", bound=Control)
 
+SCHEME: Final = "lanner://"
 
-def parse_addresses(text: str) -> list[Address]:
-    """HOST:PORT, or several with commas between; the port may be left out."""
+
+def parse_addresses(text: str | Iterable[str]) -> list[Address]:
+    """HOST:PORT or lanner://HOST:PORT, several with commas between or as a list; the port may be left out."""
     addresses = []
-    for part in text.split(","):
-        given = part.strip()
+    for part in (text if isinstance(text, str) else ",".join(text)).split(","):
+        given = part.strip().removeprefix(SCHEME).rstrip("/")
+        scheme, separator, _ = given.partition("://")
+        if separator:
+            raise ValidationError(
+                f"address {given!r} begins with {scheme}://, and this is no web address: give HOST:PORT of the native "
+                f"door, such as localhost:{DEFAULT_PORT}; `lanner up` prints it beside that of REST",
+                field="address",
+            )
         host, colon, port = given.rpartition(":")
         if not colon or given.endswith("]"):
             host, port = given, str(DEFAULT_PORT)

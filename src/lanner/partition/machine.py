@@ -7,6 +7,7 @@ time; appends may come between. The rest are reads, and rows for saving.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -180,28 +181,33 @@ class Partition:
             ref = next(state.batches.walk(offset), None) if offset < state.end_offset else None
             oldest_ms = 0 if ref is None else ref.append_ms
             return GroupState(found.kind, max(found.committed, 0), state.end_offset - offset, 0, 0, 0, 0, {}, oldest_ms)
+        due = self._due_counts(found, now_ms)
         depth = {}
         for lane in _LANES_DOWN:
-            fresh = state.lanes[lane].end - found.lanes[lane].next
-            if fresh:
-                depth[lane] = fresh
-        fresh = sum(depth.values())
+            progress = found.lanes[lane]
+            count = state.lanes[lane].end - progress.next
+            count += sum(entry.count for entry in progress.ready_entries()) + due.get(lane, 0)
+            if count:
+                depth[lane] = count
         ref, offset = self._oldest_unsettled(found)
         return GroupState(
             kind=found.kind,
             offset=offset,
-            lag=fresh + found.outstanding,
-            ready=fresh + found.ready + sum(self._due_counts(found, now_ms)),
+            lag=sum(depth.values()) - found.ready - sum(due.values()) + found.outstanding,
+            ready=sum(depth.values()),
             leased=found.leased,
-            waiting=found.waiting - sum(self._due_counts(found, now_ms)),
+            waiting=found.waiting - sum(due.values()),
             dead=found.dead,
             depth=depth,
             oldest_ms=0 if ref is None else ref.append_ms,
         )
 
-    def _due_counts(self, group: Group, now_ms: int) -> list[int]:
-        places = group.due.until(now_ms, LIST_ITEMS_MAX)
-        return [group.lanes[lane].rows[place >> 12].entries[place].count for lane, place in places]
+    def _due_counts(self, group: Group, now_ms: int) -> Counter[int]:
+        """Messages whose retry is due, by lane."""
+        counts: Counter[int] = Counter()
+        for lane, place in group.due.until(now_ms, LIST_ITEMS_MAX):
+            counts[lane] += group.lanes[lane].rows[place >> 12].entries[place].count
+        return counts
 
     def _oldest_unsettled(self, group: Group) -> tuple[BatchRef | None, int]:
         """The batch and offset of the lowest message that is neither settled nor dead."""

@@ -21,6 +21,7 @@ from lanner import limits
 from lanner.errors import ProtocolError
 
 HEADER_BYTES: Final = 5
+_HTTP: Final = b"HTTP/"  # how every answer of a web server begins
 PREFIX_BYTES: Final = 8  # correlation id and control length, at the start of every payload
 CORRELATION_MAX: Final = 2**32 - 1
 
@@ -176,6 +177,8 @@ class FrameReader:
     def _check_command(self, command: int) -> None:
         if self.expected is None or command in self.expected:
             return
+        if command == _HTTP[0]:
+            raise _web_server()
         names = " or ".join(f"{name} (0x{number:02x})" for number, name in self.expected.items())
         raise ProtocolError(
             f"a frame begins with the byte 0x{command:02x}: expected {names}, then the length in 4 bytes",
@@ -183,6 +186,8 @@ class FrameReader:
         )
 
     def _check_length(self, command: int, length: int) -> None:
+        if bytes([command]) + length.to_bytes(4, "big") == _HTTP:
+            raise _web_server()
         if length > self.frame_bytes_max:
             raise ProtocolError(
                 f"the frame of command 0x{command:02x} announces {length} bytes: at most {self.frame_bytes_max} "
@@ -202,3 +207,10 @@ class FrameReader:
             f"it may take {min(length - PREFIX_BYTES, self.control_bytes_max)}",
             field="control length",
         )
+
+
+def _web_server() -> ProtocolError:
+    return ProtocolError(
+        "a web server answers there, not the native protocol: the address is that of REST. Give the native one, which "
+        "is port 7400 unless the broker was told otherwise"
+    )

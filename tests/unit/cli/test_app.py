@@ -98,3 +98,9 @@ def test_help_answers_without_loading_a_client_or_a_broker():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert "publish" in done.stdout
     assert "LOADED []" in done.stdout
+
+
+def test_the_version_is_told_as_any_program_does():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output == CliRunner().invoke(app, ["version"]).output

@@ -301,6 +301,8 @@ def test_offsets_become_runs() -> None:
         ({"max_messages": 0}, "max_messages"),
         ({"prefetch": 10_001}, "prefetch"),
         ({"start": "yesterday"}, "earliest or latest"),
+        ({"lease_ms": -5}, "lease_ms is -5"),
+        ({"lease_ms": "long"}, "lease_ms is 'long'"),
     ],
 )
 async def test_options_that_make_no_sense_are_refused(broker: Any, options: dict[str, Any], message: str) -> None:

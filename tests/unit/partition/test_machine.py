@@ -137,9 +137,10 @@ def test_a_queue_group_is_described(bench: Any) -> None:
     state = bench.partition.describe_group("g", bench.now_ms)
     assert state.kind is GroupKind.QUEUE
     assert (state.leased, state.waiting, state.dead, state.ready, state.lag) == (1, 1, 1, 3, 5)
-    assert state.depth == {4: 2} and state.offset == 0 and state.oldest_ms == 1_000
+    assert state.depth == {9: 1, 4: 2} and state.offset == 0 and state.oldest_ms == 1_000
     later = bench.partition.describe_group("g", bench.now_ms + 500)
     assert (later.waiting, later.ready, later.lag) == (0, 4, 5)
+    assert later.depth == {9: 1, 4: 3}
 
 
 def test_a_group_that_settled_everything_stands_at_the_end(bench: Any) -> None:

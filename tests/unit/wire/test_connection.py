@@ -189,7 +189,7 @@ def test_a_client_refuses_a_malformed_welcome() -> None:
 def test_a_client_that_reached_something_else_says_what_it_expected() -> None:
     client = ClientConnection()
     client.hello()
-    assert client.receive(b"HTTP/1.1 400 Bad Request\r\n") == []
+    assert client.receive(b"SSH-2.0-OpenSSH_9.2\r\n") == []
     assert isinstance(client.failure, ProtocolError)
     assert "expected the reply to HELLO (0x81) or an error (0xff)" in client.failure.message
 

@@ -360,7 +360,7 @@ class GroupReply(Shape, kw_only=True):
     leased: int
     waiting: int
     dead: int
-    depth: Annotated[dict[str, int], Meta(description="Ready and never delivered, by priority.")]
+    depth: Annotated[dict[str, int], Meta(description="Ready, by priority: new messages and those that are due again.")]
     oldest_age_ms: Annotated[int, Meta(description="How long the oldest unsettled message has been there; 0: none.")]
     partitions: list[GroupPartition]
 
