@@ -322,16 +322,15 @@ class NotSupported(LannerError):
 
 
 class StorageDamaged(ServerError):
-    """What is on disk does not match its checksum.
-
-    Whoever knows the data directory raises it again `at` that, so that the message ends with the command to run. What
-    only a later release can read is not damaged; it says so with the detail `newer`.
-    """
+    """What is on disk does not match its checksum."""
 
     code = 92
 
     def at(self, directory: str) -> StorageDamaged:
-        """The same, with the command that repairs this directory."""
+        """The same, with the command that repairs this directory; raised by the room that knows which one it is.
+
+        What only a later release can read is not damaged: it has the detail `newer`, and stays as it is.
+        """
         if self.details.get("newer") or "repair" in self.details:
             return self
         command = f"lanner broker repair --data {shlex.quote(directory)}"
