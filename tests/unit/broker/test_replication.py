@@ -175,3 +175,19 @@ def test_all_three_come_back_from_their_disks(brokers: Brokers, saved: bool) -> 
     brokers.pass_time(5)
     assert brokers.ends() == [10, 10, 10]
     assert leader.engine.replica(1).node.voters == EVERYBODY
+
+
+def test_a_snapshot_that_is_read_slowly_holds_back_the_saves_of_its_own_set_only(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = brokers.leader()
+    leader.publish(b"a")
+    brokers.settle()
+    engine = leader.engine
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.sending), "holds", lambda _sending, set_id: set_id == 1)
+        leader.save()
+        assert engine.ledger.state(CLUSTER_SET).saved_index == engine.replica(CLUSTER_SET).node.applied_index
+        assert engine.ledger.state(1).saved_index < engine.replica(1).node.applied_index
+    leader.save()
+    assert engine.ledger.state(1).saved_index == engine.replica(1).node.applied_index

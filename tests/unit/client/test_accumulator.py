@@ -286,6 +286,34 @@ def test_a_refused_batch_leaves_its_number_to_the_next() -> None:
     assert decode(again.data).header.sequence == 1
 
 
+def test_what_may_have_been_taken_behind_a_refusal_cannot_have_been_and_takes_the_free_number() -> None:
+    """A broker takes no number before the one in front of it."""
+    held = accumulator()
+    sealed(held, b"a")
+    sealed(held, b"b")
+    first, second = take(held)
+    held.failed(second, ConnectionLost(), 0)
+    assert second.uncertain
+    assert [fate.parcel for fate in held.failed(first, ValidationError("no"), 0)] == [first]
+    (again,) = take(held, 10_000)
+    assert (again, again.sequence) == (second, 0)
+
+
+def test_what_may_have_been_taken_behind_one_that_was_refused_only_later_is_not_sent_again() -> None:
+    """The first sending of both may have taken effect: under another number the second could be stored twice."""
+    held = accumulator()
+    sealed(held, b"a")
+    sealed(held, b"b")
+    first, second = take(held)
+    held.failed(first, ConnectionLost(), 0)
+    held.failed(second, ConnectionLost(), 0)
+    assert take(held, 10_000) == [first, second]
+    held.failed(second, ConnectionLost(), 10_000)
+    fates = held.failed(first, ValidationError("no"), 10_000)
+    assert [fate.parcel for fate in fates] == [first, second]
+    assert take(held, 60_000) == []
+
+
 def test_a_late_confirmation_still_lets_the_lane_judge_what_failed() -> None:
     held = accumulator()
     sealed(held, b"a")

@@ -50,7 +50,7 @@ class Consumption(Desk):
         check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start, min_priority)
         lease = None if lease_ms < 0 else lease_ms
         request = Poll(group, member, sequence, max_messages, max_bytes, lease, auto_ack, start, min_priority)
-        call = self._polling.called(group, member, sequence)
+        call = self._polling.called(topic, group, member, sequence)
         deadline = self._loop.time() + wait_ms / 1_000
         while True:
             found = self._topic(topic)  # anew each time: topics grow, and go

@@ -41,22 +41,26 @@ class Polling:
         self._questions = questions
         self._first_sequence = node.now_ms() << 10
         self._latest: dict[tuple[int, str, str], int] = {}
-        self._calls: dict[tuple[str, str], tuple[int, int]] = {}  # (group, member) → its latest sequence and call
+        self._calls: dict[tuple[str, str, str], tuple[int, int]] = {}  # topic, group, member → latest sequence and call
+        self._topics: dict[int, str] = {}  # of the latest calls
         self._numbers = itertools.count(1)
 
-    def called(self, group: str, member: str, sequence: int) -> int:
+    def called(self, topic: str, group: str, member: str, sequence: int) -> int:
         """A poll begins: a number for this call of it, so that it can be told from a repetition of the same poll."""
         number = next(self._numbers)
         if sequence >= 0:
-            self._calls.pop((group, member), None)
-            self._calls[group, member] = (sequence, number)
+            self._topics[number] = topic
+            self._calls.pop((topic, group, member), None)
+            self._calls[topic, group, member] = (sequence, number)
             if len(self._calls) > _POLLERS_MAX:
                 del self._calls[next(iter(self._calls))]
+            if len(self._topics) > _POLLERS_MAX:
+                del self._topics[next(iter(self._topics))]
         return number
 
     def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
         """Whether the poll was asked again after this call: then its leases are the business of the later one."""
-        latest, number = self._calls.get((group, member), (-1, 0))
+        latest, number = self._calls.get((self._topics.get(call, ""), group, member), (-1, 0))
         return latest == sequence and number > call
 
     def _may_repeat(self, poller: tuple[int, str, str], sequence: int) -> bool:
