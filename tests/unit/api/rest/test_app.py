@@ -204,6 +204,17 @@ async def test_health_and_readiness_differ(http, service):
     assert reply.headers["retry-after"] == "1"
 
 
+async def test_a_slow_disk_is_told_and_sends_callers_elsewhere_if_others_are_faster(http, service):
+    service.disk_slow = "disk slow: a sync has been under way for 3.0 s"
+    reply = await http.get("/readyz")
+    assert (reply.status_code, reply.json()) == (200, {"status": f"ready, {service.disk_slow}"})
+    assert "lanner_disk_slow 1" in (await http.get("/metrics")).text
+    service.others_may_lead = True
+    reply = await http.get("/readyz")
+    assert reply.status_code == 503
+    assert service.disk_slow in reply.text
+
+
 async def test_metrics_count_requests_by_operation_and_status(http):
     await publish(http, json={"message": "x"})
     await publish(http, json={})
