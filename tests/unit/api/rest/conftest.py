@@ -47,8 +47,6 @@ class FakeService:
     others_may_lead: bool = False
     time_ahead_ms: int = 0
     stopped_partitions: dict[str, str] = field(default_factory=dict)
-    disk_slow: str = ""
-    others_may_lead: bool = False
     forwarded: int = 17
     disk_figures: dict[str, int] = field(
         default_factory=lambda: {"scrubbed_bytes": 4_096, "scrub_passes": 2, "damaged": 1}
