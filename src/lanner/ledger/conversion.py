@@ -79,7 +79,8 @@ def _sealed_up_to(table: Table) -> bytes | None:
     value = unseal(FORMAT_KEY, row)
     if len(value) < _FLAGS_BYTES or value[0] != _VERSION:
         raise StorageDamaged(
-            f"the table's format is {value.hex()}, which this release does not know; start the release that wrote it"
+            f"the table's format is {value.hex()}, which this release does not know; start the release that wrote it",
+            newer=True,
         )
     return None if value == ALL_SEALED else value[_FLAGS_BYTES:]
 

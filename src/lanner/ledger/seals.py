@@ -56,16 +56,9 @@ def true_key(key: bytes, row: bytes) -> bytes:
 def damaged_row(key: bytes) -> StorageDamaged:
     set_id = set_of_key(key)
     if not set_id:  # the table's own, or the metadata's
-        return StorageDamaged(
-            f"the table's row {key.hex()} does not match its checksum; restore the data directory from a backup, or "
-            "let this broker rejoin from its peers",
-            key=key.hex(),
-        )
+        return StorageDamaged(f"the table's row {key.hex()} does not match its checksum", key=key.hex())
     return StorageDamaged(
-        f"the table's row {key.hex()} of replica set {set_id} does not match its checksum; restore the data directory "
-        "from a backup, or let this replica rejoin from its peers",
-        set_id=set_id,
-        key=key.hex(),
+        f"the table's row {key.hex()} of replica set {set_id} does not match its checksum", set_id=set_id, key=key.hex()
     )
 
 
