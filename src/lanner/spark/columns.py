@@ -7,11 +7,13 @@ headers are made message by message, and only when they are asked for.
 It knows bytes and Arrow; it refuses to know Spark, sockets and options.
 
 Small batches are gathered until there are enough rows for the trip to the JVM to pay; a large one travels alone and
-uncopied. Every batch is verified: its own checksum, or, in an extract, the producer's checksum of each message.
+uncopied. Every batch is verified: its own checksum, or, in an extract, the producer's checksum of each message. One
+whose producer sent bytes that do not decode is a hole, and is logged.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,6 +23,9 @@ import pyarrow
 from pyarrow import compute
 
 from lanner import batch, limits
+from lanner.errors import MalformedBatch
+
+_log: Final = logging.getLogger("lanner.spark")
 
 ROWS_MIN: Final = 8_192  # a record batch of fewer waits for more
 BYTES_MIN: Final = 2 * limits.MIB  # or until it holds this much
@@ -83,7 +88,13 @@ class RowGatherer:
 
     def add(self, stored: StoredBatch, start_offset: int, end_offset: int) -> None:
         """Take those messages of a batch whose offset lies in [start_offset, end_offset)."""
-        decoded = batch.decode(_aligned(stored.data))
+        try:
+            decoded = batch.decode(_aligned(stored.data))
+        except MalformedBatch as error:
+            if not batch.never_decodes(stored.data):
+                raise
+            _log.warning("the batch at offset %d is left out: %s", stored.base_offset, error.message)
+            return
         if decoded.header.is_extract:
             decoded.verify_messages()
         first, last = _rows_between(decoded, start_offset - stored.base_offset, end_offset - stored.base_offset)

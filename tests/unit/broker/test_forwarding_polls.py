@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from lanner import batch, limits
 from lanner.broker.desks.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
 from lanner.broker.forwarding import polls as forwarding_polls
 from lanner.broker.forwarding import watches
 from lanner.errors import BadGateway, GroupKindConflict, NotLeader, ValidationError
 from lanner.partition import Poll
 from lanner.wire.messages import Command
+from tests.spoilt import undecodable
 from tests.unit.broker.offices import Office, Offices, only, opened
 
 
@@ -91,6 +93,50 @@ async def test_a_service_leases_nothing_below_the_priority_asked_for() -> None:
         found = await offices["a"].service.poll(ANONYMOUS, **fields, min_priority=5)
         assert [item.priority for item in found.batches] == [8, 8, 5] and found.priority == 2
         assert (await offices["a"].service.poll(ANONYMOUS, **fields, min_priority=5)).batches == ()
+
+
+async def test_a_reply_put_together_of_several_brokers_is_cut_to_what_fits_and_the_rest_is_free_at_once() -> None:
+    """A large message hides among tiny ones on each broker: by their average, all of them fit."""
+    async with opened() as offices:
+        offices.topic("orders")
+        mixed = batch.encode([b"L" * 900_000, *[b"t"] * 300])
+        for partition in range(3):
+            for _ in range(2):
+                await offices["a"].anywhere.publish(ANONYMOUS, "orders", partition, mixed)
+        seen: set[tuple[int, int]] = set()
+        rounds = 0
+        while len(seen) < 6 * 301:
+            found = await poll(offices["b"], max_messages=10_000, max_bytes=limits.MIB)
+            rounds += 1
+            assert found and {item.message.attempt for item in found} == {1}, "what did not fit was not counted"
+            assert sum(len(item.message.value) for item in found) <= 2 * limits.MIB
+            seen |= {(item.message.partition, item.message.offset) for item in found}
+            items = [SettleItem(one.message.partition, one.token, one.message.offset, 1, 1) for one in found]
+            assert {result.code for result in await offices["b"].anywhere.settle(ANONYMOUS, "orders", "g", items)} == {
+                0
+            }
+        assert rounds >= 3
+
+
+async def test_a_batch_that_does_not_decode_is_made_dead_wherever_it_is_led() -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        for partition in range(3):
+            for data in (batch.encode([b"before"]), undecodable(2), batch.encode([b"after"])):
+                await offices["a"].anywhere.publish(ANONYMOUS, "orders", partition, data)
+        for auto_ack, group in ((False, "g"), (True, "taken")):
+            found: list[Delivered] = []
+            while len(found) < 6:
+                more = await poll(offices["b"], group=group, auto_ack=auto_ack)
+                assert more
+                found += more
+            assert sorted((item.message.partition, item.message.offset) for item in found) == [
+                (partition, offset) for partition in range(3) for offset in (0, 3)
+            ]
+            dead = await offices["c"].anywhere.dead_letters(ANONYMOUS, "orders", group, None, 0, 100)
+            assert [(one.partition, one.offset, one.reason) for one in dead.letters] == [
+                (partition, offset, "malformed") for partition in range(3) for offset in (1, 2)
+            ]
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lanner import batch, limits
 from lanner.batch import Codec
 from lanner.errors import MalformedBatch
+from tests.spoilt import undecodable
 
 pyarrow = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -123,6 +124,16 @@ def test_damaged_bytes_are_refused() -> None:
     data[-1] ^= 1
     with pytest.raises(MalformedBatch, match="crc"):
         rows_of([StoredBatch(0, APPEND_MS, data)])
+
+
+def test_what_does_not_decode_is_a_hole_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    stored = [
+        StoredBatch(0, APPEND_MS, memoryview(batch.encode([b"a"]))),
+        StoredBatch(1, APPEND_MS, memoryview(undecodable(2))),
+        StoredBatch(3, APPEND_MS, memoryview(batch.encode([b"z"]))),
+    ]
+    assert offsets_of(rows_of(stored)) == [0, 3]
+    assert "offset 1" in caplog.text
 
 
 def test_small_batches_are_gathered_and_keep_their_own_times_and_priorities() -> None:
