@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lanner.model import Message as StoredMessage
     from lanner.model import TopicPartition, TopicSettings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Admin",

@@ -137,6 +137,9 @@ class Admin:
     def rebalance(self) -> PlanProgress | None:
         return self._thread.call(self._admin.rebalance())
 
+    def upgrade(self) -> int:
+        return self._thread.call(self._admin.upgrade())
+
     def move(self, topic: str, partition: int, source: str, target: str) -> PlanProgress | None:
         return self._thread.call(self._admin.move(topic, partition, source, target))
 

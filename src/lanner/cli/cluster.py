@@ -1,4 +1,4 @@
-"""`lanner cluster`: how it stands, rebalance, cancel."""
+"""`lanner cluster`: how it stands, rebalance, cancel, upgrade."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def status(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
                 if ahead > 1
                 else {}
             ),
+            "level": _level(found),
         }
     )
     show_brokers(screen, found)
@@ -72,6 +73,34 @@ def _missing(found: ClusterDescription) -> Any:
     if dead:
         return coloured(f"no replica, but {', '.join(dead)} cannot be reached", "yellow")
     return coloured("nothing", "green")
+
+
+def _level(found: ClusterDescription) -> Any:
+    level, possible = found.feature_level, found.feature_level_possible
+    if possible > level:
+        return coloured(f"{level}; every broker supports {possible}: `lanner cluster upgrade` raises it", "yellow")
+    if found.behind:
+        return coloured(
+            f"{level}; {', '.join(found.behind)} must run a newer release before it can be raised", "yellow"
+        )
+    return str(level)
+
+
+@app.command("upgrade")
+def upgrade(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
+    """Raise the feature level, once every broker runs the new release. There is no way back to an older one then."""
+    screen = Screen(as_json)
+
+    async def work(queue: Queue) -> tuple[int, int]:
+        before = (await queue.admin.describe_cluster()).feature_level
+        return before, await queue.admin.upgrade()
+
+    before, level = screen.with_queue(servers, work)
+    told = {"feature_level": level, "before": before}
+    if level == before:
+        screen.say(f"The cluster is at feature level {level} already.", told)
+    else:
+        screen.say(f"The cluster is at feature level {level} now; it was at {before}.", told)
 
 
 @app.command("rebalance")

@@ -298,6 +298,11 @@ class Admin:
         """Begin to fill up missing replicas and to spread all of them evenly over the brokers."""
         return await self._change(ChangeCluster("rebalance"))
 
+    async def upgrade(self) -> int:
+        """Let the brokers use what their release brings, once all of them run it; the feature level from then on."""
+        await self._change(ChangeCluster("upgrade"))
+        return (await self.describe_cluster()).feature_level
+
     async def move(self, topic: str, partition: int, source: str, target: str) -> PlanProgress | None:
         """Begin to move one replica from a broker to another."""
         request = ChangeCluster(

@@ -204,8 +204,12 @@ def raise_feature_level(state: State, command: RaiseFeatureLevel) -> int:
         raise ConflictError(f"the cluster is at feature level {present}; it can only be raised", feature_level=present)
     behind = [broker.name for broker in state.live() if not broker.lost and broker.feature_max < command.level]
     if behind or (not state.founded and command.level > features.HIGHEST):
-        who = f"broker {behind[0]!r} does" if behind else "this broker does"
-        raise ConflictError(f"{who} not support feature level {command.level}: upgrade it first", feature_level=present)
+        who = f"{', '.join(sorted(behind))}" if behind else "this broker"
+        raise ConflictError(
+            f"feature level {command.level} is not supported by {who}: start a newer release there first",
+            feature_level=present,
+            behind=sorted(behind),
+        )
     state.counters.feature_level = command.level
     return command.level
 

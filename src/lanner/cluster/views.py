@@ -106,7 +106,8 @@ class PartitionRow(NamedTuple):
 class ClusterRow(NamedTuple):
     cluster_id: str
     feature_level: int
-    feature_level_possible: int
+    feature_level_possible: int  # by what every broker says of itself
+    behind: tuple[str, ...]  # the brokers that support less than others do, and keep the level down
     brokers: int
     topics: int
     partitions: int
@@ -292,10 +293,12 @@ class Views:
                 voters = len(state.sets[set_id].voters) if set_id in state.sets else 1
                 missing += max(0, topic.settings.replication - voters)
         live = [broker for broker in state.live() if not broker.lost]
+        newest = max((broker.feature_max for broker in live), default=0)
         return ClusterRow(
             state.counters.cluster_id,
             state.counters.feature_level,
             min((broker.feature_max for broker in live), default=state.counters.feature_level),
+            tuple(sorted(broker.name for broker in live if broker.feature_max < newest)),
             len(live),
             len(state.topics),
             state.partition_count,

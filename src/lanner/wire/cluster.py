@@ -50,6 +50,8 @@ class ClusterDescription(Control):
     brokers: list[BrokerState]
     plans: list[PlanProgress] = field(default_factory=list)
     time_ahead_ms: int = 0  # how far machine time is ahead of the wall clock of the broker that answers
+    feature_level_possible: int = 0  # 0: a broker of 0.1.0 answers, and does not say
+    behind: list[str] = field(default_factory=list)  # brokers that support less than others do
 
 
 class DescribePartitions(Control):
@@ -82,7 +84,7 @@ class PartitionsDescription(Control):
 
 class ChangeCluster(Control):
     """drain, undrain, remove (broker); rebalance; move (topic, partition, broker → target); transfer (topic, partition,
-    target); cancel (plan_id). Brokers are given by name or node id."""
+    target); cancel (plan_id); upgrade, which raises the feature level. Brokers are given by name or node id."""
 
     action: Name
     broker: Name = ""

@@ -22,7 +22,7 @@ OTHER = Registration("other", "b" * 32, {"native": "h:1"})
 
 
 class Directory:
-    node_id, cluster_id = "a" * 32, "c" * 32
+    node_id, cluster_id, path = "a" * 32, "c" * 32, Path("nowhere")
 
     def __init__(self, recorded: bytes | None) -> None:
         self._recorded = recorded

@@ -71,6 +71,8 @@ class FakeCluster:
         self.leader = "node-1"
         self.replicas_missing = 0
         self.time_ahead_ms = 0
+        self.level = 1
+        self.behind: list[str] = []
         self.plan_ends = "done"
         self.transfers = True
         self.lags: dict[str, int] = {}
@@ -156,7 +158,7 @@ class FakeCluster:
         found = ClusterDescription(
             "c" * 32,
             leader,
-            1,
+            self.level,
             1,
             1,
             3,
@@ -164,6 +166,8 @@ class FakeCluster:
             list(self.brokers.values()),
             list(self.plans.values()),
             self.time_ahead_ms,
+            1 if self.behind else 2,
+            self.behind,
         )
         for plan in list(self.plans.values()):
             self._advance(plan)
@@ -193,6 +197,11 @@ class FakeCluster:
         broker = next((one for one in self.brokers.values() if wanted.broker in (one.name, one.node_id)), None)
         match wanted.action:
             case "undrain":
+                return None
+            case "upgrade":
+                if self.behind:
+                    raise ConflictError(f"feature level 2 is not supported by {self.behind[0]}")
+                self.level = 2
                 return None
             case "transfer":
                 self.leader = wanted.target if self.transfers else self.leader

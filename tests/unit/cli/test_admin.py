@@ -16,6 +16,7 @@ def test_the_cluster_is_described_and_changed(cluster):
         assert admin.drain("node-3").kind == "drain"
         assert admin.undrain("node-3") is None
         assert admin.rebalance().state == "running"
+        assert admin.upgrade() == 2
         assert admin.move("orders", 0, "node-1", "node-2").kind == "move"
         assert admin.transfer("orders", 0, "node-2") is None
         assert admin.cancel(1).state == "cancelled"
@@ -24,6 +25,7 @@ def test_the_cluster_is_described_and_changed(cluster):
         "drain",
         "undrain",
         "rebalance",
+        "upgrade",
         "move",
         "transfer",
         "cancel",

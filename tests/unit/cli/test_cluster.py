@@ -77,6 +77,18 @@ def test_time_that_is_ahead_of_the_clock_is_shown(cluster):
     assert json.loads(lanner("cluster", "--json").stdout)["time_ahead_ms"] == 3_600_000
 
 
+def test_the_level_is_shown_with_what_is_possible_and_raised_once(cluster):
+    cluster.behind = ["node-2"]
+    assert "1; node-2 must run a newer release" in lanner("cluster").stdout
+    assert "not supported by node-2" in lanner("cluster", "upgrade", code=1).stderr
+    cluster.behind = []
+    assert "`lanner cluster upgrade` raises it" in lanner("cluster").stdout
+    assert "at feature level 2 now; it was at 1" in lanner("cluster", "upgrade").stdout
+    assert "cluster upgrade" not in lanner("cluster").stdout
+    assert document("cluster", "upgrade") == {"feature_level": 2, "before": 2}
+    assert "already" in lanner("cluster", "upgrade").stdout
+
+
 def test_what_is_missing_is_said_with_the_next_step(cluster):
     cluster.replicas_missing = 2
     assert "lanner cluster rebalance" in lanner("cluster").stdout

@@ -8,6 +8,7 @@ from lanner.cluster import (
     encode_delete_topic,
     encode_move_replica,
     encode_register_broker,
+    encode_update_broker,
 )
 from tests.unit.cluster.world import World, registration
 
@@ -148,3 +149,15 @@ def test_a_broker_with_a_new_disk_is_restored_when_all_its_replicas_vote_again()
     assert world.machine.is_restored("reborn")
     for set_id in [METADATA_SET, *topic.set_ids]:
         assert {voter.node_id for voter in world.machine.sets[set_id].voters} == {"node-a", "node-b", "reborn"}
+
+
+def test_the_brokers_that_keep_the_level_down_are_named() -> None:
+    world = World("a", "b")
+    row = world.machine.describe_cluster()
+    assert (row.feature_level, row.feature_level_possible, row.behind) == (1, 1, ())
+    world.apply(encode_update_broker("node-a", feature_max=2))
+    row = world.machine.describe_cluster()
+    assert (row.feature_level_possible, row.behind) == (1, ("b",))
+    world.apply(encode_update_broker("node-b", feature_max=2))
+    row = world.machine.describe_cluster()
+    assert (row.feature_level_possible, row.behind) == (2, ())

@@ -241,7 +241,11 @@ async def describe_cluster(service: Service, identity: Identity, asked: messages
         for row in found.brokers
     ]
     plans = [cluster.PlanProgress(*plan) for plan in found.plans]
-    return Answer(cluster.ClusterDescription(*found[:7], brokers, plans, found.time_ahead_ms))
+    return Answer(
+        cluster.ClusterDescription(
+            *found[:7], brokers, plans, found.time_ahead_ms, found.feature_level_possible, list(found.behind)
+        )
+    )
 
 
 async def describe_partitions(service: Service, identity: Identity, asked: cluster.DescribePartitions) -> Answer:

@@ -16,6 +16,7 @@ from lanner.api.rest.cluster_shapes import (
     PlanReply,
     ReplicaReply,
     TransferRequest,
+    UpgradeReply,
 )
 from lanner.api.rest.operations import Call
 from lanner.api.rest.shapes import NoBody, NoQuery
@@ -34,6 +35,8 @@ async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
         ready=service.ready,
         metadata_leader=found.metadata_leader,
         feature_level=found.feature_level,
+        feature_level_possible=found.feature_level_possible,
+        behind=list(found.behind),
         topics=found.topics,
         partitions=found.partitions,
         replicas=found.replicas,
@@ -69,6 +72,11 @@ async def remove_broker(call: Call[NoBody, NoQuery]) -> ChangeReply:
 
 async def rebalance_cluster(call: Call[NoBody, NoQuery]) -> ChangeReply:
     return _changed(await call.service.change_cluster(call.identity, "rebalance"))
+
+
+async def upgrade_cluster(call: Call[NoBody, NoQuery]) -> UpgradeReply:
+    await call.service.change_cluster(call.identity, "upgrade")
+    return UpgradeReply(feature_level=(await call.service.describe_cluster(call.identity)).feature_level)
 
 
 async def move_replica(call: Call[MoveRequest, NoQuery]) -> ChangeReply:

@@ -75,6 +75,16 @@ CLUSTER_OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         "POST",
+        "/v1/cluster/upgrade",
+        cluster.upgrade_cluster,
+        "Let the brokers use what their release brings",
+        reply=shapes.UpgradeReply,
+        errors=(ConflictError,),
+        tag=_TAG,
+        description="Every broker must run that release. The level never falls: older releases cannot come back then.",
+    ),
+    Operation(
+        "POST",
         f"{_PARTITION}/move",
         cluster.move_replica,
         "Move one replica to another broker",

@@ -52,6 +52,8 @@ class ClusterReply(Shape, kw_only=True):
     ready: bool
     metadata_leader: Annotated[str, Meta(description="Its node id; empty while there is none.")]
     feature_level: int
+    feature_level_possible: Annotated[int, Meta(description="What every broker supports; upgrading raises it to that.")]
+    behind: Annotated[list[str], Meta(description="Brokers that support less than others do.")]
     topics: int
     partitions: int
     replicas: int
@@ -99,6 +101,10 @@ class MoveRequest(Request, kw_only=True):
 
 class TransferRequest(Request, kw_only=True):
     target: Annotated[Name, Meta(description="The broker that should lead, by name or node id.")]
+
+
+class UpgradeReply(Shape, kw_only=True):
+    feature_level: int
 
 
 class ChangeReply(Shape, kw_only=True):

@@ -210,3 +210,5 @@ class ClusterResult(NamedTuple):
     brokers: Sequence[BrokerResult]
     plans: Sequence[PlanResult]
     time_ahead_ms: int = 0  # of what was decided on the broker that answers, ahead of its wall clock
+    feature_level_possible: int = 0
+    behind: Sequence[str] = ()

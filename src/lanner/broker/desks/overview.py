@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lanner import features
 from lanner.broker.desks.calls import BrokerResult, ClusterResult, Identity, PartitionResult, PlanResult
 from lanner.broker.desks.desk import Desk
 from lanner.cluster import (
@@ -16,12 +17,13 @@ from lanner.cluster import (
     encode_cancel_plan,
     encode_drain_broker,
     encode_move_replica,
+    encode_raise_feature_level,
     encode_rebalance,
     encode_remove_broker,
     encode_transfer_leader,
     encode_undrain_broker,
 )
-from lanner.errors import NotFoundError, ValidationError
+from lanner.errors import ConflictError, NotFoundError, ValidationError
 
 _PLANS_SHOWN_MAX: Final = 100
 
@@ -68,6 +70,8 @@ class Overview(Desk):
             brokers,
             cluster.describe_plans()[:_PLANS_SHOWN_MAX],
             self._node.time_ahead_ms,
+            row.feature_level_possible,
+            row.behind,
         )
 
     async def describe_partitions(self, identity: Identity, topic: str | None = None) -> list[PartitionResult]:
@@ -106,6 +110,9 @@ class Overview(Desk):
     ) -> PlanResult | None:
         """Carry out a wish, or begin to; the plan that it came to, if it takes one."""
         self._admit(identity, "administer", topic or None)
+        if action == "upgrade":
+            await self._upgrade()
+            return None
         now_ms = self._node.now_ms()
         commands: dict[str, Callable[[], bytes]] = {
             "drain": lambda: encode_drain_broker(self._named("broker", broker), now_ms),
@@ -120,9 +127,20 @@ class Overview(Desk):
         }
         encode = commands.get(action)
         if encode is None:
-            raise ValidationError(f"{action!r} is not known; there are {', '.join(commands)}", field="action")
+            raise ValidationError(
+                f"{action!r} is not known; there are {', '.join((*commands, 'upgrade'))}", field="action"
+            )
         result = await self._change_cluster(encode())
         return self._plan_of(result)
+
+    async def _upgrade(self) -> None:
+        """Raise the feature level to what this release brings; nothing happens when it is there already."""
+        if self._engine.feature_level < features.HIGHEST:
+            try:
+                await self._change_cluster(encode_raise_feature_level(features.HIGHEST))
+            except ConflictError:
+                if self._engine.feature_level < features.HIGHEST:  # nobody else has raised it meanwhile
+                    raise
 
     def _plan_of(self, result: Any) -> PlanResult | None:
         cluster = self._engine.cluster

@@ -21,7 +21,7 @@ from lanner.broker.links.founding import Founding, Search, decode_record, encode
 from lanner.broker.links.peers import Address
 from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_VOTER
 from lanner.broker.settings import join_address, parse_address
-from lanner.cluster import Registration, encode_register_broker
+from lanner.cluster import Broker, Registration, encode_register_broker
 from lanner.errors import (
     BrokerRemoved,
     ConflictError,
@@ -209,7 +209,8 @@ class Place:
         while True:
             known = self._node.engine.cluster.brokers.get(self.node_id)
             own = self.registration
-            if known is not None and (known.rack, known.addresses) == (own.rack, own.addresses):
+            if known is not None and _said(known) == _said(own):
+                self._say_level()
                 return
             try:
                 await self._node.propose_cluster(encode_register_broker(own, self._node.own_ms()))
@@ -219,6 +220,16 @@ class Place:
             except LannerError as error:
                 log.warning("could not tell the cluster about this broker: %s", error.message)
             await asyncio.sleep(_REGISTER_AGAIN_SECONDS)
+
+    def _say_level(self) -> None:
+        found = self._node.engine.cluster.describe_cluster()
+        if found.feature_level < found.feature_level_possible:
+            log.warning(
+                "the cluster is at feature level %d and every broker supports %d: `lanner cluster upgrade` raises it, "
+                "so that they use all that their release brings; older releases cannot join from then on",
+                found.feature_level,
+                found.feature_level_possible,
+            )
 
     # ------------------------------------------------------------------ the others
 
@@ -274,6 +285,11 @@ class Place:
         if gossip is None or not node.peers.is_alive(gossip[1]) or gossip[1] == self.node_id:
             return ""
         return gossip[1]
+
+
+def _said(of: Broker | Registration) -> tuple[object, ...]:
+    """What a broker says of itself, and may say otherwise after a restart."""
+    return of.rack, of.addresses, of.feature_min, of.feature_max
 
 
 def _parsed_all(texts: Iterable[str]) -> list[Address]:

@@ -81,6 +81,7 @@ async def test_replicas_are_moved_and_leadership_is_transferred(http: httpx.Asyn
     assert service.asked("transfer") == [{"topic": "orders", "partition": 2, "target": "two"}]
     assert (await http.post("/v1/partitions/orders/2/move", json={"source": "one"})).status_code == 400
     assert (await http.post("/v1/cluster/rebalance")).json()["plan"]["kind"] == "move"
+    assert (await http.post("/v1/cluster/upgrade")).json() == {"feature_level": 1}
 
 
 async def test_while_nobody_leads_the_caller_is_told_when_to_come_back(
