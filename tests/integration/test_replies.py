@@ -6,6 +6,8 @@ A batch's average says that such a message has three kilobytes, so a poll for th
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +181,26 @@ async def test_a_native_consumer_that_acks_by_itself_loses_nothing_that_did_not_
             assert messages
             seen += [message.offset for message in messages]
     assert sorted(seen) == [number * (TINY + 1) for number in range(BATCHES)]
+
+
+async def test_a_rest_client_that_goes_while_its_reply_is_on_the_way_keeps_no_leases(server: Server) -> None:
+    await store(server, "wide", *[batch.encode([b"L" * LARGE])] * 8)
+    assert server.http_address is not None
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        client.setblocking(False)
+        await loop.sock_connect(client, server.http_address)
+        body = b'{"max_messages": 8, "max_bytes": 8000000}'
+        head = b"POST /v1/topics/wide/groups/g/poll HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+        await loop.sock_sendall(client, head % len(body) + body)
+        assert (await loop.sock_recv(client, 12)) == b"HTTP/1.1 200"
+        assert (await standing(server, "wide"))[1] > 0
+    async with asyncio.timeout(10):
+        while await standing(server, "wide") != (8, 0, 0):
+            await asyncio.sleep(0.01)
+    again = await poll(server, "wide", max_bytes=limits.POLL_BYTES_MAX)
+    assert {part.attempt for item in again.batches for part in item.ranges} == {1}
 
 
 # ------------------------------------------------------------------ batches that do not decode

@@ -221,7 +221,8 @@ async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Sequenc
 
 
 async def _release(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> None:
-    items = [SettleItem(item.message.partition, item.token, item.message.offset, 1, 0) for item in delivered]
+    kind = int(SettleKind.ACK)  # of a release it does not matter which, but it must be one
+    items = [SettleItem(item.message.partition, item.token, item.message.offset, 1, kind) for item in delivered]
     if items:
         try:
             await call.service.release(call.identity, call.topic, call.group, items)

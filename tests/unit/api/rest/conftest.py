@@ -28,6 +28,7 @@ from lanner.broker.desks.calls import (
     Stored,
     TopicResult,
 )
+from lanner.broker.desks.checks import check_settle
 from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
 from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import GroupNotFound, TopicNotFound
@@ -98,6 +99,8 @@ class FakeService:
     async def release(
         self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
     ) -> list[SettleResult]:
+        for item in items:
+            check_settle(item)  # as the service does
         self._asked("release", items)
         return [SettleResult(0, item.count) for item in items]
 
