@@ -37,6 +37,7 @@ class Office:
         self.settings = BrokerSettings(data="nowhere", native="", http="")
         self.failed: asyncio.Future[LannerError] = asyncio.get_running_loop().create_future()
         self.storage_full = False
+        self.time_ahead_ms = 0
         self.serving = self.available = True
         self.peers = self
         self.service = Service(self)  # type: ignore[arg-type]
