@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final, Protocol
 
@@ -15,12 +16,13 @@ from lanner.api.native import NativeDoor
 from lanner.broker.node import Node
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, join_address, parse_address
-from lanner.errors import LannerError, StorageDamaged, ValidationError
+from lanner.errors import DeadlineExceeded, LannerError, StorageDamaged, ValidationError
 from lanner.net.seats import Seats, open_files_max, raise_open_files
 from lanner.net.unfinished import Unfinished
 
 Address = tuple[str, int]
 _log: Final = logging.getLogger("lanner.server")
+_PATIENCE_MS = 2_000  # so long may a lone broker take to begin before it opens REST to say what it waits for
 _SWITCH_SECONDS = 0.0005  # a busy loop must not keep the writer thread waiting for longer
 
 
@@ -72,20 +74,28 @@ class Server:
         if node.place.is_found:
             await node.join(self.service.addresses)
             if node.alone:
+                with suppress(DeadlineExceeded):
+                    await node.until(lambda: node.ready, _PATIENCE_MS)
+                if not node.ready:  # something is missing: /readyz says what
+                    await self._open_rest(unfinished, seats)
                 await node.until_ready()
         if self.native_address is not None:
             await native.accept()
-        if self.settings.http:
-            from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
-
-            advertised = parse_address(self.settings.advertise, "advertise")
-            names = () if advertised is None else (advertised[0],)
-            rest = RestDoor(self.service, self.settings.allow_origins, names, unfinished=unfinished, seats=seats)
-            self.http_address = await self._open("http", rest, rest.start)
+        await self._open_rest(unfinished, seats)
         if node.steward is None:
             await node.join(self.service.addresses)
         else:
             node.place.introduce(self.service.addresses)
+
+    async def _open_rest(self, unfinished: Unfinished, seats: Seats) -> None:
+        if not self.settings.http or self.http_address is not None:
+            return
+        from lanner.api.rest import RestDoor  # the web framework costs time and memory: only when wanted
+
+        advertised = parse_address(self.settings.advertise, "advertise")
+        names = () if advertised is None else (advertised[0],)
+        rest = RestDoor(self.service, self.settings.allow_origins, names, unfinished=unfinished, seats=seats)
+        self.http_address = await self._open("http", rest, rest.start)
 
     async def _open(
         self, name: str, door: Door, start: Callable[[str, int], Awaitable[Address]]
