@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import lanner
 from lanner.testing.process import BrokerProcess
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
@@ -55,7 +56,7 @@ def test_the_curl_lines_give_the_answers_shown(broker: BrokerProcess) -> None:
 
 
 def test_the_python_examples_run_as_they_stand(broker: BrokerProcess, tmp_path: Path) -> None:
-    examples = [block for block in blocks("python") if "pyspark" not in block]
+    examples = [block for block in blocks("python") if "lanner.spark" not in block]
     assert len(examples) == 2
     for example in examples:
         done = subprocess.run(
@@ -66,6 +67,39 @@ def test_the_python_examples_run_as_they_stand(broker: BrokerProcess, tmp_path: 
             cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("java", ["as the machine has it", "hidden"])
+def test_the_spark_example_runs_as_it_stands(broker: BrokerProcess, tmp_path: Path, java: str) -> None:
+    """By the interpreter of a venv that nobody activated, with nothing in the environment that would help."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    with lanner.sync.connect(broker.native) as queue:
+        queue.publish_many("invoices", ["one", "two"], priority=7)
+        count = sum(part.depth.get(7, 0) for part in queue.admin.describe("invoices").partitions)
+    (example,) = [block for block in blocks("python") if "lanner.spark" in block]
+    (tmp_path / "priorities.py").write_text(addressed(example, broker))
+    command = [sys.executable, "priorities.py"]
+    if java == "hidden":
+        command = without_java(command)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"\|\s*7\|\s*{count}\|", done.stdout), done.stdout
+    assert "replaced" not in done.stderr
+
+
+def without_java(command: list[str]) -> list[str]:
+    """The command where the folders of every Java of the machine are empty."""
+    found = shutil.which("java", path="/usr/bin:/bin:/usr/local/bin")
+    if found is None:
+        return command  # nothing to hide
+    home = Path(found).resolve().parent.parent
+    hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(home)]
+    if not shutil.which("unshare") or subprocess.run([*hide, "true"], capture_output=True).returncode:
+        pytest.skip("this kernel does not let us hide the machine's Java")
+    return [*hide, *command]
 
 
 def test_the_commands_shown_do_what_they_say(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ SHOWN = [
     Shown("partition transfer orders/0 node-2", "node-2 leads orders/0"),
     Shown("cluster", "led by"),
     Shown("cluster status", "led by"),
+    Shown("cluster upgrade", "The cluster is at feature level"),
     Shown("broker add --name node-4", "node-4 is active", stays=True),
     Shown("broker list", "node-4"),
     Shown("partition move orders/0 node-3 node-4", "moved from node-3 to node-4"),
@@ -70,6 +71,7 @@ SHOWN = [
     Shown("broker drain node-4", "node-4 is drained"),
     Shown("broker undrain node-4", "takes partitions again"),
     Shown("broker remove node-4", "node-4 is removed", answers="y\n"),
+    Shown("broker repair --data nothing", "nothing", code=1),
     Shown("topic delete orders", "Deleted orders", answers="y\n"),
     Shown("version", "lanner "),
 ]

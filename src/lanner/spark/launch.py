@@ -3,7 +3,8 @@
     spark = lanner.spark.session()
 
 Spark takes these from the environment of the process, so this sets what is not set already. It changes nothing for a
-session that exists.
+session that exists, but that `format("lanner")` is known there: Spark finds it by its name only where the Python that
+its Java starts is the running one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping, MutableMapping
 from pyspark.sql import SparkSession
 
 from lanner.spark.java import java_home
+from lanner.spark.source import LannerDataSource
 
 
 def session(
@@ -31,7 +33,10 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (settings | dict(config or {})).items():
         builder = builder.config(name, str(value))
+    known = SparkSession.getActiveSession() is None and os.environ["PYSPARK_PYTHON"] == sys.executable
     made: SparkSession = builder.getOrCreate()
+    if not known:  # else Spark warns that it had found it already
+        made.dataSource.register(LannerDataSource)
     return made
 
 
