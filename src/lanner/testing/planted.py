@@ -227,7 +227,7 @@ def _believe_the_clock(patch: Patch) -> None:
 
 
 BROKER_PLANTS: Final[dict[str, Plant]] = {
-    "skipped-sync": Plant("a commit is written and never synced", _LOST, _skip_sync),
+    "skipped-sync": Plant("a commit is written and never synced", (*_LOST, "message cannot be read"), _skip_sync),
     "ack-before-commit": Plant(
         "callers are answered before the disk is", (*_LOST, "message cannot be read"), _answer_before_commit
     ),
