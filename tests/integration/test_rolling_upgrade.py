@@ -1,0 +1,108 @@
+"""Brokers of release 0.1.0 are replaced by this release one by one, under load, and clients of 0.1.0 go on."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lanner
+from lanner import features
+from lanner.testing.cluster_process import ClusterProcess
+from lanner.testing.workload import Workload
+
+OLD = "cd059dd"
+RESUME_SECONDS = 60.0
+SETTINGS = {"segment_bytes": 16 << 20, "save_interval_ms": 300}
+REPOSITORY = Path(__file__).parent.parent.parent
+OLD_CLIENT = """
+import asyncio, sys, lanner
+
+async def main():
+    async with lanner.connect(sys.argv[1]) as queue:
+        await queue.publish_many("old-clients", [str(number) for number in range(50)])
+        seen = []
+        async with queue.consumer("old-clients", group="g") as consumer:
+            while len(seen) < 50:
+                batch = await consumer.poll(50)
+                seen += [one.value for one in batch]
+                await batch.ack()
+        assert sorted(map(int, seen)) == list(range(50)), seen
+        assert (await queue.admin.describe_cluster()).cluster_id
+    print(lanner.__version__)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def old_source(tmp_path: Path, chaos: bool) -> Path:
+    if not chaos:
+        pytest.skip("three brokers are upgraded under load for a minute: `make chaos`")
+    folder = tmp_path / "release-0.1.0"
+    folder.mkdir()
+    packed = subprocess.run(["git", "archive", OLD, "src"], cwd=REPOSITORY, capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"this copy of the repository does not have {OLD}, which is release 0.1.0")
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
+    return folder / "src"
+
+
+def old_words(source: Path) -> tuple[str, ...]:
+    """What goes before a command to run it with the old release."""
+    return ("env", f"PYTHONPATH={source}")
+
+
+def run_old_client(source: Path, address: str) -> str:
+    done = subprocess.run(
+        [*old_words(source), sys.executable, "-c", OLD_CLIENT, address],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+async def test_three_brokers_are_upgraded_one_by_one_under_load(old_source: Path, tmp_path: Path) -> None:
+    cluster = ClusterProcess(tmp_path / "cluster", settings=SETTINGS)
+    for broker in cluster.brokers.values():
+        broker.wrapper = old_words(old_source)
+    with cluster:
+        workload = Workload(cluster.address, "orders", partitions=3, urls=cluster.urls, pause_seconds=0.02)
+        await workload.make_topic()
+        workload.start(3, 1, rest_publishers=1, rest_consumers=1)
+        try:
+            await workload.until_published(RESUME_SECONDS)
+            workload.disturb()
+            for number, broker in cluster.brokers.items():
+                await asyncio.to_thread(cluster.kill, number)
+                broker.wrapper = ()
+                await asyncio.to_thread(cluster.restart, number)
+                print(f"broker {number} upgraded; resumed after {await workload.until_published(RESUME_SECONDS):.2f} s")
+            assert await asyncio.to_thread(run_old_client, old_source, cluster.address) == "0.1.0"
+            async with lanner.connect(cluster.address) as queue:
+                assert await _level_when_possible(queue) == features.LOWEST
+                assert await queue.admin.upgrade() == features.HIGHEST
+            await workload.until_published(RESUME_SECONDS)
+            assert await asyncio.to_thread(run_old_client, old_source, cluster.address) == "0.1.0"
+            workload.calm()
+            broken = await workload.finish()
+        finally:
+            await workload.close()
+    print(f"{workload.acknowledged} acknowledged, {workload.failures}")
+    assert broken == []
+
+
+async def _level_when_possible(queue: lanner.Queue) -> int:
+    """The level, once every broker has said anew what it supports."""
+    async with asyncio.timeout(RESUME_SECONDS):
+        while True:
+            found = await queue.admin.describe_cluster()
+            if found.feature_level_possible == features.HIGHEST:
+                return found.feature_level
+            await asyncio.sleep(0.1)
