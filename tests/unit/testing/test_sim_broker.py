@@ -165,7 +165,7 @@ def test_saves_rewrites_and_preparations_come_to_an_end(broker: SimBroker) -> No
         broker.step_work("prepare")
     for _ in range(3):
         broker.finish_work()
-    assert broker.proven_records() == []
+    assert broker.durable_records() == []
     assert broker.engine.begin_save() is None
     assert len(values(broker)) == 300
 
@@ -189,11 +189,11 @@ def test_a_rewrite_that_finds_the_disk_full_is_repeated_or_given_up(broker: SimB
     ledger.check()
 
 
-def test_damage_to_a_proven_record_is_refused(broker: SimBroker) -> None:
+def test_damage_to_a_durable_record_is_refused(broker: SimBroker) -> None:
     for number in range(3):
         publish(broker, b"%d" % number)
         settle(broker)
-    file_id, offset, size = broker.proven_records()[-1]
+    file_id, offset, size = broker.durable_records()[-1]
     copy = broker.disk.snapshot()
     copy.flip_bit(file_id, offset + size - 1)
     with pytest.raises(StorageDamaged):
