@@ -93,6 +93,8 @@ RAFT_ENTRY_BYTES_MAX: Final = 8 * MIB
 RAFT_FRAME_MESSAGES_MAX: Final = 50_000
 RAFT_FRAME_BYTES: Final = 256 * KIB
 RAFT_MEMBERS_MAX: Final = 1_000
+SCRUB_ASKED_BYTES_PER_SECOND: Final = 32 * MIB  # at least, where a person waits for it
+SCRUB_ASKED_FACTOR: Final = 4  # so much faster than in the background
 DISK_RESERVE_BYTES: Final = 1 * GIB
 DISK_RESERVE_FRACTION: Final = 0.05
 

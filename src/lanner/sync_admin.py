@@ -10,7 +10,7 @@ from lanner import limits
 from lanner.client import admin as asynchronous_admin
 from lanner.client.admin import DeadMessages
 from lanner.model import Looked, LookPlace
-from lanner.wire.cluster import ClusterDescription, PartitionReplicas, PlanProgress
+from lanner.wire.cluster import ClusterDescription, PartitionReplicas, PlanProgress, ScrubProgress
 from lanner.wire.messages import GroupDescription, MetadataReply, PartitionOffsets, TopicDescription
 
 Result = TypeVar("Result")
@@ -151,3 +151,9 @@ class Admin:
 
     def raft_status(self, topic: str, partition: int, broker: str = "") -> dict[str, Any]:
         return self._thread.call(self._admin.raft_status(topic, partition, broker))
+
+    def scrub(self, broker: str) -> ScrubProgress:
+        return self._thread.call(self._admin.scrub(broker))
+
+    def scrub_progress(self, broker: str) -> ScrubProgress:
+        return self._thread.call(self._admin.scrub_progress(broker))

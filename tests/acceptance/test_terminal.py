@@ -65,6 +65,7 @@ SHOWN = [
     Shown("cluster upgrade", "The cluster is at feature level"),
     Shown("broker add --name node-4", "node-4 is active", stays=True),
     Shown("broker list", "node-4"),
+    Shown("broker scrub", "node-3: "),
     Shown("partition move orders/0 node-3 node-4", "moved from node-3 to node-4"),
     Shown("cluster rebalance", "Nothing to move"),
     Shown("cluster cancel 99", "NotFoundError", code=1),

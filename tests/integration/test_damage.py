@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -103,6 +104,23 @@ async def test_the_scrubber_finds_it_before_a_reader_does(tmp_path: Path) -> Non
     assert found.read_bytes > sum(map(len, VALUES))
     assert (await node.scrubbing.scrub()).damaged == 1
     assert server.service.disk_figures == {"scrubbed_bytes": node.scrubbing.read_bytes, "scrub_passes": 2, "damaged": 1}
+    await server.stop()
+
+
+async def test_a_scrub_that_an_operator_asks_for_finds_it(tmp_path: Path) -> None:
+    server = await with_a_rotten_entry(tmp_path)
+    assert server.native_address is not None
+    async with lanner.connect("{}:{}".format(*server.native_address)) as queue:
+        before = await queue.admin.scrub_progress(server.node.node_id)
+        assert (before.running, before.passes, before.entries) == (False, 0, 0)
+        begun = await queue.admin.scrub(server.node.name)
+        assert (begun.running, begun.passes, begun.expected_bytes > 0) == (True, 0, True)
+        async with asyncio.timeout(20):
+            while (found := await queue.admin.scrub_progress(server.node.name)).running:
+                await asyncio.sleep(0.01)
+    assert (found.passes, found.damaged) == (1, 1)
+    assert found.entries >= len(VALUES) and found.rows > 5 and found.read_bytes > sum(map(len, VALUES))
+    assert len(server.node.engine.damages.sets) == 1
     await server.stop()
 
 

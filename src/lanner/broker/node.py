@@ -128,6 +128,7 @@ class Node:
             self.in_reader,
             settings.scrub_bytes_per_second,
             self.fail,
+            lambda work: self._spawn(self._vital(work)),
         )
         self.commits = Commits(self)
         self._reading = Reading(self.engine, files, self._readers)

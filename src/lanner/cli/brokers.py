@@ -1,4 +1,4 @@
-"""`lanner broker`: list, add, drain, undrain, remove, repair."""
+"""`lanner broker`: list, add, drain, undrain, remove, scrub, repair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lanner.wire.cluster import BrokerState, PlanProgress
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Brokers: list, add, drain, undrain, remove, repair."
+    no_args_is_help=True, rich_markup_mode=None, help="Brokers: list, add, drain, undrain, remove, scrub, repair."
 )
 Broker = Annotated[str, typer.Argument(help="The broker's name, or its node id.", metavar="BROKER")]
 
@@ -160,6 +160,24 @@ async def _remove(screen: Screen, queue: Queue, name: str, no_wait: bool) -> Non
     if not no_wait:
         late = f"{name} is still on its way out after {_REMOVE_SECONDS:.0f} s; see `lanner cluster`"
         await watch_until(is_gone, _REMOVE_SECONDS, late)
+
+
+@app.command("scrub")
+def scrub(
+    broker: Annotated[
+        str, typer.Argument(help="Its name, or its node id.", metavar="[BROKER]", show_default="all of them")
+    ] = "",
+    servers: Servers = SERVERS_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Read and verify what lies on a broker's disk, now; without a name on every broker, one after the other.
+
+    Brokers do so by themselves, slowly. What is damaged is replaced from other copies. The exit code is 1 when
+    something is damaged, or when a broker could not be asked.
+    """
+    from lanner.cli.scrubbing import run
+
+    run(Screen(as_json), servers, broker)
 
 
 @app.command("repair")

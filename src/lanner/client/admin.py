@@ -5,11 +5,12 @@ Results are the protocol's own structs. Brokers are named by their name or by th
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lanner import limits
 from lanner.batch import decode
@@ -17,7 +18,7 @@ from lanner.client.brokers import Brokers
 from lanner.client.intake import moment_ms
 from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing
-from lanner.errors import TopicExists, ValidationError
+from lanner.errors import LannerError, NotFoundError, ServiceUnavailable, TopicExists, ValidationError
 from lanner.model import Looked, LookPlace, Message, TopicSettings, check_name
 from lanner.wire.cluster import (
     ChangeCluster,
@@ -29,6 +30,8 @@ from lanner.wire.cluster import (
     PlanProgress,
     RaftStatus,
     RaftStatusReply,
+    Scrub,
+    ScrubProgress,
 )
 from lanner.wire.messages import (
     AlterTopic,
@@ -56,6 +59,8 @@ from lanner.wire.messages import (
     TopicDescription,
     TopicName,
 )
+
+_CONNECTING_S: Final = 2.0
 
 
 class DeadMessage(NamedTuple):
@@ -330,6 +335,32 @@ class Admin:
         request = RaftStatus(check_name(topic, "topic"), partition, broker)
         reply, _ = await self._session.request(Command.RAFT_STATUS, request, RaftStatusReply)
         return reply.status
+
+    async def scrub(self, broker: str) -> ScrubProgress:
+        """Have a broker read and verify what lies on its disk, now; a pass that is under way counts. How it begins."""
+        return await self._scrub(broker, Scrub(start=True))
+
+    async def scrub_progress(self, broker: str) -> ScrubProgress:
+        """How far that is, or how the latest one ended."""
+        return await self._scrub(broker, Scrub())
+
+    async def _scrub(self, broker: str, request: Scrub) -> ScrubProgress:
+        """Only the broker itself answers that."""
+        known = (await self.cluster()).brokers
+        self._session.learn(known)
+        found = next((one for one in known if broker in (one.node_id, one.name)), None)
+        if found is None:
+            names = ", ".join(sorted(one.name for one in known))
+            raise NotFoundError(f"there is no broker {broker!r}; there are: {names}", broker=broker)
+        session = self._session.to(found.node_id)
+        if session is None:
+            raise ServiceUnavailable(f"{found.name} cannot be reached: nobody knows its address", broker=found.name)
+        await session.wait_until_tried(asyncio.get_running_loop().time() + _CONNECTING_S)
+        outcome = await session.ask(Command.SCRUB, request)
+        if isinstance(outcome, LannerError):
+            raise outcome
+        assert isinstance(outcome.control, ScrubProgress)
+        return outcome.control
 
     async def _change(self, request: ChangeCluster) -> PlanProgress | None:
         """Repeated only when it surely had no effect: a second rebalance or move would be another one."""

@@ -106,3 +106,21 @@ class RaftStatus(Control):
 
 class RaftStatusReply(Control):
     status: dict[str, Any]
+
+
+class Scrub(Control):
+    """Asked of one broker, about what lies on its own disk. A pass that is under way is not begun again."""
+
+    start: bool = False  # False: only tell how far it is
+
+
+class ScrubProgress(Control):
+    """Of the pass that is under way; else of the latest one."""
+
+    running: bool
+    passes: Number  # how many have ended since the broker started
+    entries: Number
+    rows: Number
+    read_bytes: Number
+    damaged: Number
+    expected_bytes: Number = 0  # about so many are there to be read when the pass begins, rows not counted

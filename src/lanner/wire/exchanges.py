@@ -59,6 +59,7 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.DESCRIBE_PARTITIONS: Exchange(cluster.DescribePartitions, cluster.PartitionsDescription),
     Command.CHANGE_CLUSTER: Exchange(cluster.ChangeCluster, cluster.ClusterChanged),
     Command.RAFT_STATUS: Exchange(cluster.RaftStatus, cluster.RaftStatusReply),
+    Command.SCRUB: Exchange(cluster.Scrub, cluster.ScrubProgress),
     Command.PEER_INFO: Exchange(peers.PeerInfo, peers.PeerInfoReply),
     Command.PROPOSE: Exchange(peers.Propose, peers.Proposed, request_bulk=True),
     Command.RAFT: Exchange(peers.RaftFrame, messages.Empty, request_bulk=True, answered=False),

@@ -62,6 +62,7 @@ class Command(IntEnum):
     DESCRIBE_PARTITIONS = 0x51
     CHANGE_CLUSTER = 0x52
     RAFT_STATUS = 0x53
+    SCRUB = 0x54
     PEER_INFO = 0x60  # from here on: brokers among themselves
     PROPOSE = 0x61
     RAFT = 0x62

@@ -27,6 +27,8 @@ from lanner.wire.cluster import (
     RaftStatus,
     RaftStatusReply,
     ReplicaState,
+    Scrub,
+    ScrubProgress,
 )
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
@@ -76,6 +78,10 @@ class FakeCluster:
         self.plan_ends = "done"
         self.transfers = True
         self.lags: dict[str, int] = {}
+        self.scrubs: list[bool] = []  # whether each call was to start one
+        self.scrubbed = ScrubProgress(False, 0, 0, 0, 0, 0)
+        self.scrub_damaged = 0
+        self.scrub_restarts = False
         self.steps: dict[str, str] = {}
         self.address = ""
         self._loop = asyncio.new_event_loop()
@@ -113,6 +119,8 @@ class FakeCluster:
                 return ClusterChanged(self._change(request.control))
             case DescribePartitions():
                 return PartitionsDescription([self._partition()])
+            case Scrub():
+                return self._scrub(request.control.start)
             case RaftStatus():
                 return RaftStatusReply(
                     {
@@ -136,6 +144,19 @@ class FakeCluster:
         partition = PartitionInfo(0, self.node_id(self.leader), [broker.node_id for broker in self.brokers.values()])
         brokers = [BrokerInfo(one.node_id, "127.0.0.1", 1, one.name) for one in self.brokers.values()]
         return MetadataReply("c" * 32, brokers, [TopicInfo("orders", 1, [partition])])
+
+    def _scrub(self, start: bool) -> ScrubProgress:
+        """It is under way when it is looked at first, and has ended then."""
+        self.scrubs.append(start)
+        seen = self.scrubbed
+        if start and not seen.running:
+            seen = self.scrubbed = ScrubProgress(True, seen.passes, 0, 0, 0, 0, 40 << 20)
+        elif self.scrub_restarts:
+            seen = self.scrubbed = ScrubProgress(False, 0, 0, 0, 0, 0)
+        elif seen.running:
+            ended = ScrubProgress(False, seen.passes + 1, 1_204, 391, 38 << 20, self.scrub_damaged, 40 << 20)
+            seen, self.scrubbed = msgspec.structs.replace(seen, read_bytes=19 << 20), ended
+        return seen
 
     def _partition(self) -> PartitionReplicas:
         replicas = [

@@ -20,6 +20,8 @@ COMMANDS = [
     ["broker", "drain", "node-1"],
     ["broker", "undrain", "node-1"],
     ["broker", "remove", "node-1", "--yes"],
+    ["broker", "scrub"],
+    ["broker", "scrub", "node-1"],
     ["partition", "list"],
     ["partition", "status", "orders/0"],
     ["partition", "move", "orders/0", "node-1", "node-4"],
@@ -244,6 +246,37 @@ def test_a_replica_is_moved_by_hand(cluster):
     assert "moved from node-1 to node-3" in lanner("partition", "move", "orders/0", "node-1", "node-3").stdout
     (change,) = cluster.changes
     assert (change.topic, change.partition, change.broker, change.target) == ("orders", 0, "node-1", "node-3")
+
+
+def test_a_broker_is_scrubbed_and_what_was_read_is_told(cluster):
+    shown = lanner("broker", "scrub", "node-1").stdout
+    assert shown == "node-1: 1,204 entries and 391 rows (38.0 MiB) read, nothing is damaged\n"
+    assert cluster.scrubs == [True, False, False]
+    (told,) = document("broker", "scrub", "node-1")["brokers"]
+    assert (told["broker"], told["entries"], told["damaged"], told["passes"]) == ("node-1", 1_204, 0, 2)
+    assert "there are: node-1" in lanner("broker", "scrub", "node-9", code=1).stderr
+
+
+def test_damage_that_a_scrub_finds_is_the_exit_code(cluster):
+    cluster.scrub_damaged = 1
+    shown = lanner("broker", "scrub", "node-1", code=1).stdout
+    assert "read, 1 is damaged: see its log and lanner cluster" in shown
+    cluster.scrub_damaged = 2
+    assert "2 are damaged" in lanner("broker", "scrub", "node-1", code=1).stdout
+
+
+def test_every_broker_is_scrubbed_and_those_that_cannot_be_reached_are_named(cluster):
+    first, second, third = lanner("broker", "scrub", code=1).stdout.splitlines()
+    assert first.startswith("node-1: 1,204 entries")
+    assert second.startswith("node-2: not scrubbed: there is no connection to 127.0.0.1:1")
+    assert third.startswith("node-3: not scrubbed: ")
+    told = json.loads(lanner("broker", "scrub", "--json", code=1).stdout)["brokers"]
+    assert [one.get("error") for one in told] == [None, "ConnectionLost", "ConnectionLost"]
+
+
+def test_a_broker_that_was_started_anew_meanwhile_is_not_called_whole(cluster):
+    cluster.scrub_restarts = True
+    assert "node-1: not scrubbed: it was started anew" in lanner("broker", "scrub", "node-1", code=1).stdout
 
 
 def test_leadership_is_handed_to_another_broker(cluster):

@@ -252,6 +252,8 @@ SAMPLES: dict[type[Control], Control] = {
     cluster.ClusterChanged: cluster.ClusterChanged(PLAN),
     cluster.RaftStatus: cluster.RaftStatus("t", 0),
     cluster.RaftStatusReply: cluster.RaftStatusReply({"term": 1}),
+    cluster.Scrub: cluster.Scrub(True),
+    cluster.ScrubProgress: cluster.ScrubProgress(True, 1, 2, 3, 4, 5, 6),
     peers.PeerInfo: peers.PeerInfo(FOUNDER, True),
     peers.PeerInfoReply: peers.PeerInfoReply(FOUNDER, "c", [FOUNDER]),
     peers.Propose: peers.Propose(),

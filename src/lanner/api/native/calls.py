@@ -280,6 +280,10 @@ async def raft_status(service: Service, identity: Identity, asked: cluster.RaftS
     )
 
 
+async def scrub(service: Service, identity: Identity, asked: cluster.Scrub) -> Answer:
+    return Answer(cluster.ScrubProgress(*await service.scrub(identity, asked.start)))
+
+
 CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]] = {
     Command.METADATA: metadata,
     Command.OPEN_PRODUCER: open_producer,
@@ -306,6 +310,7 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
     Command.DESCRIBE_PARTITIONS: describe_partitions,
     Command.CHANGE_CLUSTER: change_cluster,
     Command.RAFT_STATUS: raft_status,
+    Command.SCRUB: scrub,
 }
 
 # These name the partitions they are about, and are for the broker that leads those: smart clients ask it, and are told
@@ -313,6 +318,7 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
 AT_THE_LEADER: Final = frozenset(
     {Command.OPEN_PRODUCER, Command.PUBLISH, Command.FETCH, Command.SETTLE, Command.RELEASE, Command.COMMIT}
 )
+_ABOUT_ITSELF: Final = frozenset({Command.SCRUB})
 _BESIDES: Final = frozenset({Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL})
 _BETWEEN_BROKERS: Final = frozenset({Command.PEER_INFO, Command.PROPOSE, Command.RAFT, Command.SNAPSHOT, Command.PULSE})
 
@@ -324,6 +330,7 @@ def server_of(service: Service, command: Command, control: Any, *, for_peer: boo
 
     Another broker has found out whom to ask, and asks for what is led here: one hop, never two.
     """
-    if for_peer or command in AT_THE_LEADER or getattr(control, "partitions", None) is not None:
+    here = command in AT_THE_LEADER or command in _ABOUT_ITSELF
+    if for_peer or here or getattr(control, "partitions", None) is not None:
         return service
     return service.anywhere

@@ -212,3 +212,15 @@ class ClusterResult(NamedTuple):
     time_ahead_ms: int = 0  # of what was decided on the broker that answers, ahead of its wall clock
     feature_level_possible: int = 0
     behind: Sequence[str] = ()
+
+
+class ScrubResult(NamedTuple):
+    """Of the pass that is under way on this broker; else of the latest one."""
+
+    running: bool
+    passes: int
+    entries: int
+    rows: int
+    read_bytes: int
+    damaged: int
+    expected_bytes: int

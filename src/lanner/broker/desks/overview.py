@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lanner import features
-from lanner.broker.desks.calls import BrokerResult, ClusterResult, Identity, PartitionResult, PlanResult
+from lanner.broker.desks.calls import BrokerResult, ClusterResult, Identity, PartitionResult, PlanResult, ScrubResult
 from lanner.broker.desks.desk import Desk
+from lanner.broker.scrubbing import Pass
 from lanner.cluster import (
     METADATA_SET,
     Broker,
@@ -90,6 +91,23 @@ class Overview(Desk):
         """How many entries the followers of the sets led here are behind, by (set, replica)."""
         steward = self._node.steward
         return {} if steward is None else steward.lags()
+
+    async def scrub(self, identity: Identity, start: bool) -> ScrubResult:
+        """How far this broker is with reading what lies on its disk; begin a pass first, if wished."""
+        self._admit(identity, "administer")
+        scrubbing = self._node.scrubbing
+        if start:
+            scrubbing.begin()
+        found = scrubbing.present or scrubbing.latest or Pass()
+        return ScrubResult(
+            scrubbing.present is not None,
+            scrubbing.passes,
+            found.entries,
+            found.rows,
+            found.read_bytes,
+            found.damaged,
+            found.expected_bytes,
+        )
 
     def _leaders(self) -> dict[int, str]:
         leader_of = self._routes.leader_of

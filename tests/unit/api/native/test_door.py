@@ -176,6 +176,7 @@ ANSWERS: dict[str, Any] = {
     ],
     "change_cluster": PLAN,
     "raft_status": {"state": "leader"},
+    "scrub": calls.ScrubResult(True, 1, 2, 3, 4, 5, 6),
     "open_producer": (41, 2),
     "fetch": calls.FetchResult(1, 9, 5, [calls.FetchedBatch(1, 4, 77, b"batch")], 3),
     "peek": looked(Message("t", 0, 5, b"value", b"key", {"h": b"x"}, 9, 66), following=(4, 1, 7)),
@@ -607,6 +608,7 @@ async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the
             (Command.OFFSETS, messages.Offsets("t", -1, [0])),
             (Command.GLANCE, messages.Glance("g", "t", [0])),
             (Command.POLL, Poll("g", "t", "m", 1, [0])),
+            (Command.SCRUB, cluster.Scrub()),
         ]
         for command, control in here:
             await link.request(command, control)
@@ -646,3 +648,5 @@ async def test_the_cluster_is_described_and_changed_natively() -> None:
         assert service.asked[-1] == ("change_cluster", "move", named)
         status = (await link.request(Command.RAFT_STATUS, cluster.RaftStatus("t", 0, "n"))).control.status
         assert status == {"state": "leader"} and service.asked[-1] == ("raft_status", "t", 0, "n", {})
+        progress = (await link.request(Command.SCRUB, cluster.Scrub(start=True))).control
+        assert progress == cluster.ScrubProgress(True, 1, 2, 3, 4, 5, 6) and service.asked[-1] == ("scrub", True, {})
