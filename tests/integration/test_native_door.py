@@ -260,7 +260,7 @@ async def test_leases_of_a_poll_that_is_given_up_come_back_at_once(
     await broker.publish(b"a", b"b")
     began = asyncio.Event()
 
-    async def read(leased: list[Any]) -> list[Any]:
+    async def read(*_leased: Any) -> list[Any]:
         began.set()
         await asyncio.sleep(60)
         return []
