@@ -29,6 +29,7 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "delayed-delivered-early": 1,
     "attempt-not-counted": 0,
     "oversized-reply-kept": 0,
+    "clock-believed": 0,
 }
 
 
