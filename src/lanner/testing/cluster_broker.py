@@ -23,11 +23,10 @@ from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Piece, Reply
 from lanner.broker.steward import Steward
-from lanner.errors import LannerError, StorageDamaged, StorageFailed
+from lanner.errors import LannerError, StorageFailed
 from lanner.ledger import FileMissing, Ledger
 from lanner.raft import Message, Role, decode_message, encode_message
 from lanner.testing.clock import START_MS, SimClock
-from lanner.testing.decay import scrub
 from lanner.testing.disk import PowerLost
 from lanner.testing.network import RAFT, Letter, SimNetwork
 from lanner.testing.sim_broker import SimBroker
@@ -353,9 +352,6 @@ class ClusterBroker(SimBroker):
                 values.append(parcel.load(self.disk.files))
             except FileMissing:
                 engine.sending.retry(parcel)
-            except StorageDamaged:
-                scrub(engine, self.disk, parcel.head.set_id)
-                engine.sending.failed(parcel)
         for value in values:
             node_id = route(value.set_id, value.receiver)
             if node_id is not None:

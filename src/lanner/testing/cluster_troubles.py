@@ -31,7 +31,6 @@ from lanner.errors import LannerError, StorageDamaged
 from lanner.ledger import Ledger
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_calls import CLIENT
-from lanner.testing.decay import decay, scrub
 from lanner.testing.flips import flip_record, holds_record
 from lanner.testing.sim_broker import Broken
 from lanner.testing.sim_cluster import SimCluster
@@ -81,8 +80,6 @@ class Troubles:
         self.cluster.later(self.rng.randint(1, 2 * self.pause_ms), self._strike)
         if self._flips.random() < 0.6:
             self.cluster.later(self._flips.randint(1, 20_000), self._rot)
-        self._decays = Random(str(self._flips.getstate()[1][:9]))
-        self.cluster.later(self._decays.randint(1, 10_000), self._decay)
         self._tend()
 
     def _strike(self) -> None:
@@ -413,23 +410,6 @@ class Troubles:
             self.rot(rng.choice(unsaved))
         else:
             cluster.later(rng.randint(1, 100), self._rot)
-
-    def _decay(self) -> None:
-        """A saved entry rots on one disk, and after a while somebody reads it there."""
-        cluster, rng = self.cluster, self._decays
-        if cluster.calm:
-            return
-        broker = rng.choice(self._running() or [None]) if self._may_lose_a_disk() else None
-        set_id = None if broker is None else decay(broker.engine, broker.disk, rng)
-        if broker is None or set_id is None:
-            cluster.later(rng.randint(1, 1_000), self._decay)
-            return
-        cluster.counts["decays"] += 1
-        cluster.later(rng.randint(1, 3_000), lambda: self._scrub(broker, set_id))
-
-    def _scrub(self, broker: ClusterBroker, set_id: int) -> None:
-        if broker.up:
-            self.cluster.counts["damages_found"] += scrub(broker.engine, broker.disk, set_id)
 
     def rot(self, broker: ClusterBroker) -> ClusterBroker:
         """Flip a bit of a broker's last record; the one that comes back under its name."""
