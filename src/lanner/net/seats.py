@@ -2,7 +2,7 @@
 
 A process that has run out of file descriptors cannot open a segment, and a broker that cannot write stops. So
 connections are the first that go without. Clients are refused before other brokers are: a share is kept for these.
-Whoever is refused is told why, for as long as few are being told; in a storm they are only closed.
+A caller that is refused is told why, for as long as few are being told; in a storm they are only closed.
 
 What is refused is said once in the log, and again only when there was room in between.
 """

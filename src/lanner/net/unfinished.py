@@ -87,7 +87,7 @@ class Unfinished:
         return part
 
     def hold(self, part: Part, size: int) -> None:
-        """So much of it is held now. Whoever is the slowest may be let go by this, `part` itself too."""
+        """So much of it is held now. The slowest may be let go by this, `part` itself too."""
         if part not in self._parts:
             return
         self.held_bytes += size - part.size

@@ -1,7 +1,7 @@
 """The bytes behind leases: read from the journal, whole or cut to what was leased, as far as they fit into the reply.
 
 A batch goes out as its producer encoded it, unless so little of it was leased that an extract is cheaper for both ends.
-No more is read than the reply may need. When it is full, what is left over is handed back to whoever asked.
+No more is read than the reply may need. When it is full, what is left over is handed back to the caller.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _cut(portion: _Portion, found: LeasedBatch, bytes_max: int) -> tuple[LeasedB
     try:
         decoded = batch.decode(found.data)
     except MalformedBatch:
-        return found, []  # a batch always fits alone, and whoever gets it sees what is wrong with it
+        return found, []  # a batch always fits alone, and its reader sees what is wrong with it
     positions = decoded.positions or range(decoded.count)
     size_at = dict(zip(positions, decoded.sizes(), strict=True))
     sizes = accumulate((size_at.get(offset - base, 0) + _BESIDES_BYTES for offset in offsets), initial=_HEADER_BYTES)

@@ -163,7 +163,7 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         reader: str = "",
         sequence: int = -1,
     ) -> None:
-        """Whoever has no identity gets one of this broker's: what is asked again here must not undo what came since."""
+        """A caller without an identity gets one from here: what is asked again must not undo what came since."""
         if not reader:
             reader, sequence = self._reader, next(self._commits)
 

@@ -1,6 +1,6 @@
 """Damage: saved entries on this disk that do not match their checksums any more.
 
-Whoever reads an entry and finds it damaged notes it here: a caller's read, a snapshot, a rewrite, the scrubber. Each
+An entry that is read and found damaged is noted here: by a caller's read, a snapshot or the scrubber. Each
 place is logged once. A set with damage goes on as it was, because its votes and its log still count; but it should be
 led from a broker whose copy is whole, and this copy should be replaced (see `steward`). A set that has no other copy
 serves what it can: readers are told of a hole.
