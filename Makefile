@@ -22,10 +22,10 @@ ONLY  ?=
 LOOPS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format sim bench chaos clean
+.PHONY: help setup run test check format sim bench bench-spark chaos clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## ?/  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
 
 # pip brings uv (a few seconds), uv brings the rest several times faster; where uv cannot be had, pip does it all.
 define install
@@ -74,6 +74,9 @@ sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; NODES=1
 
 bench: $(COMPLETE)  ## measure, each figure beside its floor; ONLY=name[,name] runs a part
 	@$(BIN)/python -m bench.main $(if $(ONLY),--only $(ONLY))
+
+bench-spark: $(COMPLETE)  ## what Spark reads from a broker, beside the same rows from memory; latency to a foreachBatch
+	@$(BIN)/python -m bench.spark
 
 chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 import lanner
-from bench import batch_codec, cluster, failover, footprint, load, partition_decisions, raft_core
+from bench import batch_codec, cluster, failover, footprint, load, partition_decisions, raft_core, transactions
 from bench.figures import Figure, keep_figures, percentile, print_figures
 from bench.floors import echo_floor, journal_floor, scratch
 from bench.processes import workers
@@ -246,6 +246,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "cluster": cluster.measure_batched,
     "cluster_single": cluster.measure_single,
     "cluster_latency": cluster.measure_latency,
+    "transactions": transactions.measure_transactions,
     "cluster_idle": cluster.measure_idle,
     "cluster_soak": cluster.measure_soak,
     "failover": failover.measure,

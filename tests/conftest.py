@@ -6,9 +6,14 @@ import signal
 
 import pytest
 
+from tests import bound
+
+pytest_runtest_protocol = bound.pytest_runtest_protocol
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos", action="store_true", help="run the long forms of the integration tests")
+    bound.pytest_addoption(parser)
     parser.addoption("--chaos-loops", type=int, default=50, help="how often the long form kills the broker")
 
 

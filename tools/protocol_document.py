@@ -16,7 +16,7 @@ from msgspec import inspect as shapes
 
 from lanner import batch, limits
 from lanner.errors import catalogue
-from lanner.wire import cluster, messages, peers
+from lanner.wire import administration, cluster, dead, messages, peers, staging
 from lanner.wire.connection import TRANSITIONS, ClientConnection, ServerConnection, State, Step
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Command, Control, HelloReply, Publish, Published
@@ -54,6 +54,13 @@ _LIMITS: Final = (
     ("FETCH_BYTES_MAX", "bytes of one fetch"),
     ("SETTLE_RANGES_MAX", "items of one settle, or settles on one poll"),
     ("LIST_ITEMS_MAX", "items of a listing"),
+    ("PARTICIPANTS_MAX", "partitions of a commit"),
+    ("TRANSACTION_TOPICS_MAX", "topics of a commit"),
+    ("MANIFEST_ATTEMPTS_MAX", "attempts of a commit on one partition"),
+    ("MANIFEST_STAGES_MAX", "stages of a commit on one partition"),
+    ("STAGES_PER_ATTEMPT_MAX", "stages of one attempt on one partition"),
+    ("STAGE_HOLD_MS_MAX", "milliseconds that stages are held until they are prepared"),
+    ("COMMIT_TIMEOUT_MS_MAX", "milliseconds from BEGIN to the deadline of a try"),
     ("OFFSET_MAX", "the largest offset, token, sequence or time"),
     ("PRODUCER_RESULTS_KEPT", "batches of a producer (per partition and priority) that a retry finds again"),
 )
@@ -109,6 +116,8 @@ def _type(shape: Any) -> str:
             return " ".join(["int", *bounds]).replace(str(limits.OFFSET_MAX), "2^53-1")
         case shapes.StrType(max_length=longest):
             return "str" if longest is None else f"str, at most {longest}"
+        case shapes.BytesType(min_length=shortest, max_length=longest) if longest is not None:
+            return f"bin of {longest}" if shortest == longest else f"bin, at most {longest}"
         case shapes.ListType(item_type=item, max_length=longest):
             return f"array of {_type(item)}" + ("" if longest is None else f"; at most {longest}")
         case shapes.TupleType(item_types=items):
@@ -155,7 +164,8 @@ def struct_table(kind: type[Control]) -> str:
 
 
 def _all_structs() -> list[type[Control]]:
-    found = {**vars(messages), **vars(cluster), **vars(peers)}.values()
+    modules = (messages, administration, dead, cluster, peers, staging)
+    found = {name: kind for module in modules for name, kind in vars(module).items()}.values()
     return [kind for kind in found if isinstance(kind, type) and issubclass(kind, Control) and kind is not Control]
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lanner import errors, sync
     from lanner.client import (
         Admin,
+        Claimed,
+        Committed,
         Consumer,
         DeadMessage,
         DeadMessages,
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
         Receipts,
         Sending,
         Settling,
+        Staged,
+        StageWriter,
+        Transaction,
         connect,
     )
     from lanner.embedding import embedded
@@ -36,10 +41,12 @@ if TYPE_CHECKING:
     from lanner.model import Message as StoredMessage
     from lanner.model import TopicPartition, TopicSettings
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "Admin",
+    "Claimed",
+    "Committed",
     "Consumer",
     "DeadMessage",
     "DeadMessages",
@@ -55,9 +62,12 @@ __all__ = [
     "Receipts",
     "Sending",
     "Settling",
+    "StageWriter",
+    "Staged",
     "StoredMessage",
     "TopicPartition",
     "TopicSettings",
+    "Transaction",
     "connect",
     "embedded",
     "errors",

@@ -135,6 +135,12 @@ class GroupNotFound(NotFoundError):
     code = 33
 
 
+class GroupExpired(NotFoundError):
+    """The group had committed, and was not used for so long that this is forgotten; begin again somewhere."""
+
+    code = 36
+
+
 class DeadLetterNotFound(NotFoundError):
     """No dead letter of the group has this offset."""
 
@@ -206,13 +212,13 @@ class StaleIncarnation(ConflictError):
 
 
 class FenceConflict(ConflictError):
-    """Another owner holds this transaction id."""
+    """Another owner has this transaction id; stop, or claim it for this one."""
 
     code = 57
 
 
 class StageExpired(ConflictError):
-    """The staged batches expired before they were committed."""
+    """Staged batches are gone before they were committed, and nothing of them shows; do the work again."""
 
     code = 58
 
@@ -227,6 +233,31 @@ class BrokerRemoved(ConflictError):
     """The broker was removed from the cluster, or replaced under its name: what it holds no longer counts."""
 
     code = 60
+
+
+class TransactionUnknown(ConflictError):
+    """The transaction was forgotten; look at what was published, then claim it with restart."""
+
+    code = 61
+
+
+class TransactionAborted(ConflictError):
+    """The commit was aborted and nothing of it shows; do the work again, or stop."""
+
+    code = 62
+
+
+class TransactionBusy(ConflictError):
+    """The commit before this one is not confirmed everywhere yet; try again soon."""
+
+    code = 63
+    retryable = True
+
+
+class SequencePassed(ConflictError):
+    """A later sequence was committed and this one was not: its data is not published."""
+
+    code = 64
 
 
 # ------------------------------------------------------------------ not now

@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import Final
 
 LOWEST: Final = 1
-HIGHEST: Final = 2
-RELEASES: Final = {1: "0.1.0", 2: "0.2.0"}  # which brought a level
+HIGHEST: Final = 3
+RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0"}  # which brought a level
 
 IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
+STAGES: Final = 3  # staged publish, lanes and dead letters as streams, archive holds
 
-assert 1 <= LOWEST <= IDENTITIES <= HIGHEST and set(RELEASES) == set(range(1, HIGHEST + 1))
+assert 1 <= LOWEST <= IDENTITIES <= STAGES <= HIGHEST and set(RELEASES) == set(range(1, HIGHEST + 1))
 
 START_NEWER: Final = (
     f"this is release {RELEASES[HIGHEST]}: start the broker with the newest release that the cluster has run, or later"

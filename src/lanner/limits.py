@@ -24,6 +24,7 @@ PLANS_FINISHED_KEPT: Final = 100
 ADDRESS_LENGTH_MAX: Final = 260
 FEATURE_LEVEL_MAX: Final = 1_000_000
 GROUPS_PER_PARTITION_MAX: Final = 1_000
+HOLD_GROUPS_MAX: Final = 16
 DEDUP_ID_BYTES_MAX: Final = 200
 MEMBER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
@@ -58,6 +59,7 @@ POLL_BYTES_MAX: Final = 8 * MIB
 POLL_WAIT_MS_MAX: Final = 60_000
 POLL_PARTITIONS_MAX: Final = 1_000
 FETCH_BYTES_MAX: Final = 8 * MIB
+FETCH_BATCHES_LOOKED_AT: Final = 8_192  # of all priorities, for a fetch of some; and when bytes are counted
 SETTLE_RANGES_MAX: Final = 10_000
 LIST_ITEMS_MAX: Final = 1_000
 LIST_BYTES_MAX: Final = 8 * MIB  # of messages in one page of a listing or a look; one always fits
@@ -76,6 +78,31 @@ COMMIT_READERS_KEPT: Final = 16  # per group and partition: whose latest commit 
 PRODUCER_RESULTS_KEPT: Final = 5
 PRODUCER_IDLE_MS: Final = 7 * 24 * 3_600_000
 PRODUCER_ID_BLOCK: Final = 1_000
+PARTICIPANTS_MAX: Final = 1_000  # partitions of a try
+TRANSACTION_TOPICS_MAX: Final = 100
+OPEN_TRIES_MAX: Final = 10_000
+OPEN_PARTICIPANTS_MAX: Final = 200_000  # partitions of all open tries together
+TRANSACTIONS_KEPT: Final = 20_000
+TRANSACTIONS_MAX: Final = 40_000  # until those beyond what is kept are forgotten
+TRANSACTIONS_FORGOTTEN_AT_ONCE: Final = 256
+TRIES_ENDED_AT_ONCE: Final = 1_000
+TRANSACTIONS_FORGOTTEN_MAX: Final = 1_000_000  # of which a hash is kept
+ONCE_KEPT_MS: Final = 24 * 3_600_000
+COMMITTED_RANGES_KEPT: Final = 64  # of sequences, per transaction
+ENDED_COMMITS_KEPT: Final = 8  # per transaction
+ATTEMPTS_PER_PARTITION_MAX: Final = 10_000
+MANIFEST_ATTEMPTS_MAX: Final = 4_096
+MANIFEST_STAGES_MAX: Final = 65_536
+STAGES_PER_ATTEMPT_MAX: Final = 4_096
+STAGES_PER_PARTITION_MAX: Final = 1_000_000
+STAGE_NOTE_BYTES_MAX: Final = 1 * KIB  # what stands before a staged batch
+STAGED_BYTES_MAX: Final = 1 * GIB
+STAGE_HOLD_MS: Final = 3_600_000
+STAGE_HOLD_MS_MAX: Final = 24 * 3_600_000
+COMMIT_TIMEOUT_MS: Final = 120_000
+COMMIT_TIMEOUT_MS_MIN: Final = 1_000
+COMMIT_TIMEOUT_MS_MAX: Final = 15 * 60_000
+REPORT_ITEMS_MAX: Final = 1_000
 TIME_MS_MAX: Final = 2**53 - 1
 OFFSET_MAX: Final = 2**53 - 1
 
@@ -97,6 +124,16 @@ SCRUB_ASKED_BYTES_PER_SECOND: Final = 32 * MIB  # at least, where a person waits
 SCRUB_ASKED_FACTOR: Final = 4  # so much faster than in the background
 DISK_RESERVE_BYTES: Final = 1 * GIB
 DISK_RESERVE_FRACTION: Final = 0.05
+
+# ------------------------------------------------------------------ archives
+
+ARCHIVE_STEP_MESSAGES: Final = 250_000  # of one partition, in one step
+ARCHIVE_STEP_BYTES: Final = 64 * MIB  # the same, as the topic's average message has it
+ARCHIVE_FILE_BYTES: Final = 128 * MIB  # of a merged file; a task that checks a file holds it in memory
+ARCHIVE_SMALL_BYTES: Final = 32 * MIB  # a smaller file is merged with its neighbours
+ARCHIVE_GRACE_MS: Final = 3_600_000  # merged files stay so long for those who still read them
+ARCHIVE_VERSIONS_KEPT: Final = 20  # of the manifest
+AUDIT_RANGES_MAX: Final = 1_000  # of each kind and partition that an audit lists; all are counted
 
 
 def storage_files_for(open_files: int) -> int:
@@ -122,6 +159,10 @@ assert BATCH_BYTES_MAX < JOURNAL_RECORD_BYTES_MAX <= SEGMENT_BYTES
 assert SEGMENT_BYTES * SEGMENTS_PER_DISK == SMALL_DISK_BYTES
 assert BATCH_BYTES_MAX < RAFT_ENTRY_BYTES_MAX <= FRAME_BYTES_MAX - CONTROL_BYTES_MAX
 assert POLL_MESSAGES_MAX <= OUTSTANDING_MAX
+assert STAGES_PER_ATTEMPT_MAX <= MANIFEST_STAGES_MAX and STAGE_HOLD_MS <= STAGE_HOLD_MS_MAX
+assert TRANSACTIONS_KEPT + OPEN_TRIES_MAX <= TRANSACTIONS_MAX
+assert PARTICIPANTS_MAX <= OPEN_PARTICIPANTS_MAX
+assert COMMIT_TIMEOUT_MS_MIN <= COMMIT_TIMEOUT_MS <= COMMIT_TIMEOUT_MS_MAX
 assert PARTITIONS_MAX <= PARTITIONS_TOTAL_MAX
 assert BROKERS_MAX <= RAFT_MEMBERS_MAX
 assert 4 * BROKERS_MAX <= PEER_CONNECTIONS_RESERVED  # three from each, and one that is about to take another's place

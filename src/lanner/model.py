@@ -6,7 +6,7 @@ lie in 0–9, settings make sense together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -70,6 +70,16 @@ class Looked(list["Message"]):
     next: LookPlace | None = None  # None: there is nothing more
 
 
+FLAG_DELAYED: Final = 1  # queue groups do not get it yet
+FLAG_EXPIRED: Final = 2  # queue groups no longer get it
+
+
+def message_flags(deliver_at_ms: int, expires_at_ms: int, now_ms: int) -> int:
+    """What a stream tells of messages that queue groups do not get at this time."""
+    delayed = FLAG_DELAYED if deliver_at_ms > now_ms else 0
+    return delayed | (FLAG_EXPIRED if 0 < expires_at_ms <= now_ms else 0)
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic."""
 
@@ -96,10 +106,25 @@ class Message:
     deliver_at_ms: int = 0
     expires_at_ms: int = 0
     attempt: int = 0
+    flags: int = 0  # of a stream: FLAG_DELAYED, FLAG_EXPIRED, as it was when it was read
 
     @property
     def id(self) -> str:
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @property
+    def is_delayed(self) -> bool:
+        return bool(self.flags & FLAG_DELAYED)
+
+    @property
+    def is_expired(self) -> bool:
+        return bool(self.flags & FLAG_EXPIRED)
+
+
+BEGIN_AGAIN: Final = (
+    'Begin again by your own choice: start="earliest" reads everything that is left, start="latest" only what is new. '
+    "A group that the topic's hold_for names never expires"
+)
 
 
 class GroupKind(StrEnum):
@@ -127,6 +152,11 @@ class DeadFullPolicy(StrEnum):
     REJECT = "reject"
 
 
+class HoldFullPolicy(StrEnum):
+    REJECT = "reject"  # publishing gives way
+    RELEASE = "release"  # the hold gives way, the oldest first
+
+
 _DAY_MS: Final = 24 * 3_600_000
 
 
@@ -152,6 +182,11 @@ class TopicSettings:
     dedup_window_ms: int = 10 * 60_000
     group_idle_ms: int = 7 * _DAY_MS
     message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    staged_bytes_max: int = limits.STAGED_BYTES_MAX  # per partition: staged, and not yet published
+    hold_for: tuple[str, ...] = ()  # groups: retention waits for what they have read
+    hold_ms_max: int = 0  # what is older is not held any more; 0: no limit
+    hold_bytes_max: int = 0  # per partition: of more, the oldest are not held any more; 0: no limit
+    hold_full: HoldFullPolicy = HoldFullPolicy.REJECT  # what gives way when the disk, or max_bytes, is full
 
     def __post_init__(self) -> None:
         for name, (low, high) in _SETTING_BOUNDS.items():
@@ -167,11 +202,13 @@ class TopicSettings:
             except ValueError:
                 choices = ", ".join(kind)
                 raise ValidationError(f"{name} is {value!r}: choose one of {choices}", field=name) from None
+        object.__setattr__(self, "hold_for", _checked_groups(self.hold_for))
         if self.backoff_ms > self.backoff_max_ms:
             raise ValidationError("backoff_ms is larger than backoff_max_ms", field="backoff_ms")
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
+        found = {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
+        return {**found, "hold_for": list(self.hold_for)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> TopicSettings:
@@ -186,6 +223,16 @@ class TopicSettings:
                 field=str(unknown[0]),
             )
         return replace(self, **given)
+
+
+def _checked_groups(given: object) -> tuple[str, ...]:
+    """The names of groups, each once."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) > limits.HOLD_GROUPS_MAX:
+        raise ValidationError(
+            f"hold_for is {str(given)[:80]!r}: give a list of up to {limits.HOLD_GROUPS_MAX} group names",
+            field="hold_for",
+        )
+    return tuple(dict.fromkeys(check_name(name, "hold_for") for name in given))
 
 
 _SETTING_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
@@ -203,12 +250,16 @@ _SETTING_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "dedup_window_ms": (0, limits.DELAY_MS_MAX),
     "group_idle_ms": (1_000, limits.TIME_MS_MAX),
     "message_bytes_max": (1, limits.MESSAGE_BYTES_MAX),
+    "staged_bytes_max": (0, limits.OFFSET_MAX),
+    "hold_ms_max": (0, limits.TIME_MS_MAX),
+    "hold_bytes_max": (0, limits.OFFSET_MAX),
 }
 _SETTING_CHOICES: Final[Mapping[str, type[StrEnum]]] = {
     "priority_policy": PriorityPolicy,
     "retention": Retention,
     "full_policy": FullPolicy,
     "dead_full": DeadFullPolicy,
+    "hold_full": HoldFullPolicy,
 }
 _SETTING_NAMES: Final = frozenset(setting.name for setting in fields(TopicSettings))
 

@@ -40,7 +40,7 @@ from lanner.ledger.records import (
     show_position,
 )
 from lanner.ledger.replay import read_header
-from lanner.partition import APPEND_PREFIX_BYTES
+from lanner.partition import STAGE_KIND, batch_start
 from lanner.partition.records import APPEND_KIND
 from lanner.raft import EntryKind
 from lanner.storage import DiskFiles, LmdbTable
@@ -362,8 +362,8 @@ def _add_record(files: Files, record: RecordHead, names: dict[int, tuple[str, in
         if kind == EntryKind.NORMAL and set_id != CLUSTER_SET:
             try:
                 payload = read_entry(files, Location(file_of(record.position), offset, length, crc))
-                if payload[:1] == bytes([APPEND_KIND]):
-                    loss.messages += batch.read_header(payload[APPEND_PREFIX_BYTES:]).count
+                if payload and payload[0] in (APPEND_KIND, STAGE_KIND):
+                    loss.messages += batch.read_header(payload[batch_start(payload) :]).count
             except LannerError:
                 loss.unreadable += 1
         offset += length

@@ -16,7 +16,7 @@ from lanner.api.native import NativeDoor
 from lanner.broker.node import Node
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings, join_address, parse_address
-from lanner.errors import DeadlineExceeded, LannerError, StorageDamaged, ValidationError
+from lanner.errors import DeadlineExceeded, LannerError, StorageDamaged, StorageFailed, ValidationError
 from lanner.net.seats import Seats, open_files_max, raise_open_files
 from lanner.net.unfinished import Unfinished
 
@@ -132,7 +132,7 @@ class Server:
         self._stopped = True
         await self.node.hand_over(self.settings.hand_over_ms)
         self.service.drain()
-        # Other brokers come through the native door. It closes last: whoever hears nobody can send nobody on.
+        # Other brokers come through the native door. It closes last: a broker that hears nobody can send nobody on.
         for door in reversed(self._doors):
             await asyncio.gather(door.stop(self.settings.drain_ms), return_exceptions=True)
         await self.node.stop()
@@ -157,7 +157,7 @@ async def serve(settings: BrokerSettings, started: Callable[[Server], None]) -> 
     if not starting.done():  # it may wait for others for a long time
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        return None
+        return server.node.hung
     starting.result()
     started(server)
     failure = loop.create_task(server.failed())
@@ -165,4 +165,12 @@ async def serve(settings: BrokerSettings, started: Callable[[Server], None]) -> 
     for task in pending:
         task.cancel()
     await server.stop()
-    return failure.result() if failure in done else None
+    return server.node.hung or (failure.result() if failure in done else None)
+
+
+def leave(failure: LannerError | None) -> None:
+    """Call this last, once everything is said: a thread that waits for a disk which hangs keeps Python from ending."""
+    if isinstance(failure, StorageFailed) and failure.details.get("hung"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

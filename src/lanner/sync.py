@@ -18,23 +18,29 @@ from lanner.client import delivery as asynchronous_delivery
 from lanner.client import producer as asynchronous_producer
 from lanner.client import queue as asynchronous_queue
 from lanner.client import reader as asynchronous_reader
+from lanner.client.commits import TIMEOUT_S, Claimed, Committed
 from lanner.client.delivery import Deliveries, Delivery, Part, Settling
 from lanner.client.intake import Text
 from lanner.client.options import (
     ColumnOptions,
     ConsumerOptions,
+    DeadReaderOptions,
     MessageOptions,
     ProducerOptions,
     ReaderOptions,
+    StageOptions,
     Start,
 )
 from lanner.client.receipts import Receipt, Receipts
 from lanner.client.session import TIMEOUT_MS
+from lanner.client.stages import Staged
 from lanner.client.stream import Hole, ReadBatch
 from lanner.errors import ServiceUnavailable
 from lanner.model import Message as StoredMessage
 from lanner.net.loop import new_event_loop
 from lanner.sync_admin import Admin
+from lanner.sync_dead import DeadLetterReader
+from lanner.sync_transactions import StageWriter, Transaction
 from lanner.wire.messages import SettleItem, SettleKind
 
 Result = TypeVar("Result")
@@ -86,7 +92,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel what is under way and end the thread. Returns when it has ended, whoever was first to ask."""
+        """Cancel what is under way and end the thread. Returns when it has ended, no matter who asked first."""
         with self._lock:
             first, self._stopping = not self._stopping, True
         if first:
@@ -365,6 +371,55 @@ class Queue:
 
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         return Reader(self._thread, self._thread.call(_opened(self._queue, topic, options)))
+
+    def dead_letter_reader(self, topic: str, group: str, **options: Unpack[DeadReaderOptions]) -> DeadLetterReader:
+        made = self._thread.call(_made(lambda: self._queue.dead_letter_reader(topic, group, **options)))
+        self._thread.call(made.open())
+        return DeadLetterReader(self._thread, made)
+
+    def transaction(
+        self,
+        transaction: str,
+        owner: str,
+        sequence: int,
+        *,
+        timeout: float = TIMEOUT_S,
+        wait: str = "decided",
+        **options: Unpack[StageOptions],
+    ) -> Transaction:
+        """Messages that become visible all or none: `with queue.transaction(...) as transaction`."""
+        work = _made(
+            lambda: self._queue.transaction(transaction, owner, sequence, timeout=timeout, wait=wait, **options)
+        )
+        return Transaction(self._thread, self._thread.call(work))
+
+    def stage(
+        self, transaction: str, owner: str, sequence: int, *, task: int = 0, **options: Unpack[StageOptions]
+    ) -> StageWriter:
+        work = self._queue.stage(transaction, owner, sequence, task=task, **options)
+        return StageWriter(self._thread, self._thread.call(work))
+
+    def commit_staged(
+        self,
+        transaction: str,
+        owner: str,
+        sequence: int,
+        staged: Sequence[Staged],
+        *,
+        timeout: float = TIMEOUT_S,
+        wait: str = "decided",
+        once: bool = False,
+    ) -> Committed:
+        work = self._queue.commit_staged(transaction, owner, sequence, staged, timeout=timeout, wait=wait, once=once)
+        return self._thread.call(work)
+
+    def discard_staged(
+        self, transaction: str, owner: str, sequence: int, staged: Sequence[Staged], *, begun: bool = True
+    ) -> Committed | None:
+        return self._thread.call(self._queue.discard_staged(transaction, owner, sequence, staged, begun=begun))
+
+    def claim_transaction(self, transaction: str, owner: str, *, restart: bool = False) -> Claimed:
+        return self._thread.call(self._queue.claim_transaction(transaction, owner, restart=restart))
 
     @property
     def is_connected(self) -> bool:

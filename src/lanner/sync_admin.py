@@ -10,8 +10,10 @@ from lanner import limits
 from lanner.client import admin as asynchronous_admin
 from lanner.client.admin import DeadMessages
 from lanner.model import Looked, LookPlace
+from lanner.wire.administration import GroupDescription, TopicDescription
 from lanner.wire.cluster import ClusterDescription, PartitionReplicas, PlanProgress, ScrubProgress
-from lanner.wire.messages import GroupDescription, MetadataReply, PartitionOffsets, TopicDescription
+from lanner.wire.messages import MetadataReply, PartitionOffsets
+from lanner.wire.staging import CommitState, TransactionList, TransactionState
 
 Result = TypeVar("Result")
 
@@ -157,3 +159,20 @@ class Admin:
 
     def scrub_progress(self, broker: str) -> ScrubProgress:
         return self._thread.call(self._admin.scrub_progress(broker))
+
+    # ------------------------------------------------------------------ transactions
+
+    def transactions(self, *, open_only: bool = False, after: str = "", limit: int = 100) -> TransactionList:
+        return self._thread.call(self._admin.transactions(open_only=open_only, after=after, limit=limit))
+
+    def transaction(self, transaction: str) -> TransactionState:
+        return self._thread.call(self._admin.transaction(transaction))
+
+    def abort_transaction(self, transaction: str) -> CommitState:
+        return self._thread.call(self._admin.abort_transaction(transaction))
+
+    def clear_forgotten_transactions(self) -> int:
+        return self._thread.call(self._admin.clear_forgotten_transactions())
+
+    def forget_transaction(self, transaction: str) -> None:
+        self._thread.call(self._admin.forget_transaction(transaction))

@@ -1,8 +1,10 @@
-"""What the acceptance tests share: a place for `lanner dev`."""
+"""What the acceptance tests share: a place for `lanner dev`, and a Spark session."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,3 +28,17 @@ def dev_port(monkeypatch: pytest.MonkeyPatch) -> int:
             continue
         return port
     raise AssertionError("no free ports")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session for all modules that a process runs: starting one takes several seconds."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
+    import lanner.spark
+
+    settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": 2}
+    session = lanner.spark.session("lanner acceptance", config=settings)
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

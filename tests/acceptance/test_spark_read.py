@@ -83,14 +83,6 @@ def sent(broker: BrokerProcess) -> list[Sent]:
     return asyncio.run(publish(broker.native))
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = lanner.spark.session("lanner acceptance", config={"spark.sql.session.timeZone": "UTC"})
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-
-
 def read(spark: SparkSession, broker: BrokerProcess, topic: str = TOPIC, **options: Any) -> DataFrame:
     reader = spark.read.format("lanner").option("servers", broker.native).option("subscribe", topic)
     for name, value in options.items():
@@ -175,7 +167,11 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, broker: BrokerProcess, 
         (TOPIC, {"startingOffsets": "newest"}, "startingOffsets: 'newest' is neither a word nor JSON"),
         (TOPIC, {"startingOffsets": {TOPIC: {"0": 1}}}, "startingOffsets: it says nothing of orders/1, orders/2"),
         (TOPIC, {"endingOffsets": {TOPIC: {"0": 10**9, "1": -1, "2": -1}}}, "asks for orders/0 at 1000000000, which"),
-        (TOPIC, {"startingOffset": "earliest"}, "startingoffset: there is no such option"),
+        (
+            TOPIC,
+            {"startingOffset": "earliest"},
+            "startingoffset: there is no such option, did you mean startingOffsets?",
+        ),
         (TOPIC, {"servers": "localhost:1"}, "localhost:1"),
     ],
 )

@@ -38,7 +38,7 @@ from lanner.errors import (
 )
 from lanner.net.connector import ClientLink, open_connection
 from lanner.server import Server
-from lanner.wire import messages
+from lanner.wire import administration, messages
 from lanner.wire.messages import Command, Empty, Fetch, Metadata, Poll, Publish, SettleItem, SettleKind
 
 HELLO = b"\x01\x00\x00\x00\x0b\x00\x00\x00\x01\x00\x00\x00\x03\x91\x91\x01"
@@ -115,7 +115,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await server.start()
     assert server.native_address is not None
     link = await open_connection(*server.native_address, client="test")
-    await link.request(Command.CREATE_TOPIC, messages.CreateTopic("orders", {"partitions": 1}))
+    await link.request(Command.CREATE_TOPIC, administration.CreateTopic("orders", {"partitions": 1}))
     running = Broker(server, link)
     try:
         yield running
@@ -302,9 +302,11 @@ async def test_peek_offsets_commit_and_groups_over_the_wire(broker: Broker) -> N
     committed = await broker.link.request(Command.COMMITTED, messages.Committed("readers", "orders"))
     assert committed.control.offsets == {0: 1}
     await broker.poll()
-    groups = (await broker.link.request(Command.LIST_GROUPS, messages.TopicName("orders"))).control.groups
+    groups = (await broker.link.request(Command.LIST_GROUPS, administration.TopicName("orders"))).control.groups
     assert groups == ["readers", "workers"]
-    described = (await broker.link.request(Command.DESCRIBE_GROUP, messages.GroupName("orders", "workers"))).control
+    described = (
+        await broker.link.request(Command.DESCRIBE_GROUP, administration.GroupName("orders", "workers"))
+    ).control
     assert (described.kind, described.partitions[0].leased) == ("queue", 2)
 
 
@@ -313,11 +315,11 @@ async def test_a_rejected_message_is_listed_redriven_and_delivered_again(broker:
     polled, _ = await broker.poll()
     reject = SettleItem(0, polled.batches[0].token, 0, 1, SettleKind.REJECT, reason="cannot parse")
     await broker.link.request(Command.SETTLE, messages.Settle("workers", "orders", [reject]))
-    listed = await broker.link.request(Command.LIST_DEAD, messages.ListDead("orders", "workers"))
+    listed = await broker.link.request(Command.LIST_DEAD, administration.ListDead("orders", "workers"))
     [letter] = listed.control.letters
     assert (letter.offset, letter.reason, listed.control.total) == (0, "cannot parse", 1)
     assert batch.decode(bytes(listed.bulk)).values() == [b"poison"]
-    redriven = await broker.link.request(Command.REDRIVE, messages.DeadChoice("orders", "workers"))
+    redriven = await broker.link.request(Command.REDRIVE, administration.DeadChoice("orders", "workers"))
     assert redriven.control.count == 1
     assert (await broker.poll(wait_ms=1_000))[1] == [b"poison"]
 
@@ -428,7 +430,7 @@ async def test_an_unknown_priority_in_a_batch_is_refused(broker: Broker) -> None
 
 
 async def test_a_message_larger_than_the_topic_allows_is_refused(broker: Broker) -> None:
-    await broker.link.request(Command.ALTER_TOPIC, messages.AlterTopic("orders", {"message_bytes_max": 1_000}))
+    await broker.link.request(Command.ALTER_TOPIC, administration.AlterTopic("orders", {"message_bytes_max": 1_000}))
     with pytest.raises(MessageTooLarge):
         await broker.publish(b"x" * 10_000)
     await broker.still_serves()

@@ -105,7 +105,7 @@ async def test_its_level_stays_until_somebody_raises_it_and_every_start_says_tha
             await asyncio.sleep(0.02)
     async with lanner.connect(old.address) as queue:
         found = await queue.admin.describe_cluster()
-        assert (found.feature_level, found.feature_level_possible, found.behind) == (1, 2, [])
+        assert (found.feature_level, found.feature_level_possible, found.behind) == (1, features.HIGHEST, [])
         assert await queue.admin.upgrade() == features.HIGHEST
         assert await queue.admin.upgrade() == features.HIGHEST
     await old.stop()

@@ -12,6 +12,7 @@ import pytest
 
 import lanner
 from lanner.testing.cluster_process import ClusterProcess
+from lanner.testing.process import BrokerProcess
 
 PARTITIONS = 3
 RESUME_SECONDS = 60.0  # sanity only; the long form prints and judges what was measured
@@ -115,3 +116,31 @@ async def test_publishing_resumes_when_one_disk_hangs_for_good(cluster: Paced, c
     print(f"a disk hung: answered in flight after {in_flight:.1f} s, another client after {resumed:.1f} s")
     if chaos:
         assert resumed < 5
+
+
+async def test_a_broker_whose_disk_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Whatever waits for the disk was never acknowledged, so nothing is lost by leaving it."""
+    pace = tmp_path / "pace"
+    settings = {"stop_ms": 1_000, "drain_ms": 500, "hand_over_ms": 500}
+    with BrokerProcess(tmp_path / "data", settings=settings, plants=(f"pace_sync:{pace}",)) as broker:
+        async with await lanner.connect(broker.native) as queue:
+            await queue.publish("orders", b"stored")
+            pace.write_text("hang", encoding="ascii")
+            in_flight = asyncio.create_task(queue.publish("orders", b"never stored"))
+            while "disk slow" not in broker.log_tail():
+                await asyncio.sleep(0.05)
+            assert not in_flight.done()
+            code = await asyncio.to_thread(broker.stop, 30.0)
+            assert code == 1, broker.log_tail()
+            assert "the disk has not answered for 1 s" in broker.log_tail()
+            assert not in_flight.done() or in_flight.exception() is not None, "it was never acknowledged"
+            in_flight.cancel()
+            await asyncio.gather(in_flight, return_exceptions=True)
+        pace.unlink()
+        broker.start()
+        async with (
+            await lanner.connect(broker.native) as queue,
+            queue.reader("orders", start="earliest", until_end=True) as reader,
+        ):
+            assert b"stored" in [message.value async for message in reader]
+        assert broker.stop() == 0

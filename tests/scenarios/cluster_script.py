@@ -222,7 +222,7 @@ class Stage:
         self.trace.append(f"  {came.node_id} comes in its place")
 
     def do_add(self) -> None:
-        came = self.troubles._arrive(f"broker{len(self.cluster.brokers) + 1}")
+        came = self.troubles.arrive(f"broker{len(self.cluster.brokers) + 1}")
         came.own_clock.mend()
         self.trace.append(f"  {came.node_id} comes")
 

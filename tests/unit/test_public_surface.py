@@ -11,6 +11,8 @@ import lanner
 
 SURFACE = [
     "Admin",
+    "Claimed",
+    "Committed",
     "Consumer",
     "DeadMessage",
     "DeadMessages",
@@ -26,9 +28,12 @@ SURFACE = [
     "Receipts",
     "Sending",
     "Settling",
+    "StageWriter",
+    "Staged",
     "StoredMessage",
     "TopicPartition",
     "TopicSettings",
+    "Transaction",
     "connect",
     "embedded",
     "errors",

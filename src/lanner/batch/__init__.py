@@ -25,7 +25,7 @@ trusts the per-message checksums in it, which are the producer's: `Batch.verify_
 Rules. A length or count is compared with its bound before anything is allocated or sliced from it; a batch may not
 be larger than `limits.BATCH_BYTES_MAX` *uncompressed* either, so a small body cannot unfold into a big one. Every
 refusal is a `MalformedBatch` that names the field. The views handed out share memory with the bytes that were
-decoded: whoever decodes a buffer must not write to it afterwards.
+decoded: code that decodes a buffer must not write to it afterwards.
 """
 
 from lanner.batch.decoding import Batch, decode, extract, never_decodes

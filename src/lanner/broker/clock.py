@@ -10,7 +10,7 @@ along. Of an even number the lower median counts: too early is the mistake that 
 
 A broker that has just started has heard nobody, and what it decided then could not be taken back. So a leader decides
 and appends only when it knows as many clocks as its set has votes to win (`known`, see `Replica.leads`). Pulses come on
-the same line as votes and several times a second: whoever was elected does not wait for long.
+the same line as votes and several times a second: a new leader does not wait for long.
 """
 
 from __future__ import annotations

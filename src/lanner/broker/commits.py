@@ -14,8 +14,10 @@ anything meanwhile. Anything else that goes wrong here ends the broker.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from lanner.broker.saving import FULL_RETRY_SECONDS
@@ -37,7 +39,7 @@ class Commits:
         self.dispatch: Dispatch | None = None  # from when there is somebody to send to
         self._node = node
         self._loop = asyncio.get_running_loop()
-        self._writer = ThreadPoolExecutor(1, "lanner-writer")
+        self.writer = ThreadPoolExecutor(1, "lanner-writer")
         self._scheduled = False
         self._pump_seconds = 0.0  # the latest
         self._began_seconds = 0.0  # the write that is under way, if one is
@@ -52,9 +54,6 @@ class Commits:
         """Whether no commit is in flight and none is wanted, once everything that waits was looked at."""
         self._pump()
         return not self._node.engine.busy
-
-    def close(self) -> None:
-        self._writer.shutdown(wait=True)
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -94,7 +93,7 @@ class Commits:
 
     def _submit(self, commit: Commit) -> None:
         self._node.pace.begin()
-        self._writer.submit(self._write, commit)
+        self.writer.submit(self._write, commit)
 
     def _write(self, commit: Commit) -> None:
         """In the writer thread: make one commit durable."""
@@ -151,4 +150,23 @@ class Commits:
         made.add_done_callback(done)
 
 
-__all__ = ["Commits"]
+async def threads_ended(*pools: ThreadPoolExecutor) -> None:
+    """Wait until these have done what they were given; they take nothing more. It may be cancelled."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def wait() -> None:
+        for pool in pools:
+            pool.shutdown(wait=True)
+        with suppress(RuntimeError):  # nobody waited that long
+            loop.call_soon_threadsafe(tell)
+
+    def tell() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    threading.Thread(target=wait, name="lanner-ending", daemon=True).start()
+    await ended
+
+
+__all__ = ["Commits", "threads_ended"]

@@ -16,13 +16,14 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from lanner.broker.clock import LeaderClock
-from lanner.broker.commits import Commits
+from lanner.broker.commits import Commits, threads_ended
 from lanner.broker.links.dispatch import Dispatch
 from lanner.broker.links.founding import Founding
 from lanner.broker.links.intake import Intake
 from lanner.broker.links.peers import Address, Peers
 from lanner.broker.links.place import Place
 from lanner.broker.opening import Converting
+from lanner.broker.outages import Outages
 from lanner.broker.pace import SLOW_SYNC_MS, Pace
 from lanner.broker.proposals import Proposals, Waiting
 from lanner.broker.reading import Reading
@@ -31,9 +32,11 @@ from lanner.broker.saving import Saving
 from lanner.broker.scrubbing import Scrubbing
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
+from lanner.broker.ticking import Ticking
+from lanner.broker.tries import Tries
 from lanner.broker.wall_clock import FollowingClock, steady_clock_ms, wall_clock_ms
 from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageDamaged, UnknownRecord
+from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageFailed, UnknownRecord
 from lanner.features import HIGHEST, START_NEWER
 from lanner.ledger import Ledger
 from lanner.ledger.seals import SealedTable
@@ -44,8 +47,6 @@ from lanner.wire.peers import Pulse
 log = logging.getLogger("lanner.broker")
 Result = TypeVar("Result")
 
-_TICK_SECONDS: Final = 0.05
-_PULSE_TICKS: Final = 3
 _HAND_OVER_SECONDS: Final = 0.02
 
 
@@ -61,13 +62,16 @@ class Node:
         self.now_ms = self.clock.now_ms
         self.pace = Pace(steady_clock_ms)
         self.failed: asyncio.Future[LannerError]
+        self.hung: StorageFailed | None = None  # what was left behind by `stop`: threads that wait for the disk
         self.engine: Engine
         self.directory: DataDirectory
         self.steward: Steward | None = None  # from when this broker belongs to a cluster
+        self.tries: Tries
         self.peers: Peers
         self.intake: Intake
         self.place: Place
         self.proposals: Proposals
+        self.outages: Outages
         self.saving: Saving
         self.scrubbing: Scrubbing
         self._reading: Reading
@@ -76,13 +80,11 @@ class Node:
         self._loop: asyncio.AbstractEventLoop
         self._saver = ThreadPoolExecutor(1, "lanner-saver")
         self._readers = ThreadPoolExecutor(2, "lanner-reader")
-        self._leaving = False
+        self.leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ticks = 0
         self._followed = (-1, -1)
         self._serving = False
         self._was_ready = False
-        self._reporting: set[bytes] = set()
 
     # ------------------------------------------------------------------ life
 
@@ -101,6 +103,7 @@ class Node:
                     table,
                     random_bytes=os.urandom,
                     segment_bytes=settings.segment_size(files.free_bytes()[1]),
+                    close_damaged=True,
                     converting=Converting().tell,
                 )
             )
@@ -115,8 +118,7 @@ class Node:
         self.engine = Engine(
             ledger, files, rng=rng, now_ms=self.now_ms, clocks=self.clock.known, cache_bytes=settings.cache_bytes
         )
-        self.engine.on_stopped = self._say_stopped
-        self.engine.damages.told.append(self._damaged)
+        self.outages = Outages(self.engine, self.node_id, self.fail)
         self.saving = Saving(
             self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
         )
@@ -128,7 +130,7 @@ class Node:
             self.in_reader,
             settings.scrub_bytes_per_second,
             self.fail,
-            lambda work: self._spawn(self._vital(work)),
+            lambda work: self.spawn(self._vital(work)),
         )
         self.commits = Commits(self)
         self._reading = Reading(self.engine, files, self._readers)
@@ -142,9 +144,11 @@ class Node:
         self.place.introduce(doors)
         founding = await self.place.establish()
         steward = Steward(self.engine, self.node_id, founding.seat, founding.nodes)
+        self.tries = Tries(self.engine)
         if not founding.joined:
             steward.founding = encode_found_cluster(founding.cluster_id, founding.founders, self.own_ms())
         metadata = steward.open_metadata()
+        self.outages.refuse_alone()
         metadata.on_outcome = self.proposals.outcomes.note
         self.peers.on_silent, self.peers.on_reached = self._silent, steward.peer_reached
         self.steward = steward
@@ -155,12 +159,12 @@ class Node:
             files=self.directory.files,
             reading=self._reading,
             saving=self.saving,
-            spawn=self._spawn,
+            spawn=self.spawn,
         )
         self.peers.know(self.place.brokers())
-        for work in (self._tick_forever(), *self.saving.tasks(), *self.scrubbing.tasks()):
-            self._spawn(self._vital(work))
-        self._spawn(self.place.catch_up())
+        for work in (Ticking(self, steward).forever(), *self.saving.tasks(), *self.scrubbing.tasks()):
+            self.spawn(self._vital(work))
+        self.spawn(self.place.catch_up())
         self.kick()
 
     async def until_ready(self) -> None:
@@ -169,14 +173,14 @@ class Node:
 
     def keep_registered(self) -> None:
         """See that the metadata knows where this broker is reached now."""
-        self._spawn(self.place.keep_registered())
+        self.spawn(self.place.keep_registered())
 
     @property
     def alone(self) -> bool:
         """Whether there are no other brokers, as far as this disk knows."""
         return not self.peers.known and not self.engine.replicas[CLUSTER_SET].has_peers
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -199,7 +203,7 @@ class Node:
         They are told first: else a broker that should lead would be handed it back while it drains, and die with it.
         """
         ends = self._loop.time() + timeout_ms / 1_000
-        self._leaving = True
+        self.leaving = True
         if self.steward is not None:
             self.peers.pulse(self.own_ms(), self.steward.led(), leaving=True)
         while self.steward is not None and not self.failed.done() and self.steward.hand_over():
@@ -209,13 +213,33 @@ class Node:
             await asyncio.sleep(_HAND_OVER_SECONDS)
 
     async def stop(self) -> None:
-        """Finish what is in flight, save, and let go of the data directory."""
+        """Finish what is in flight, save, and let go of the data directory.
+
+        A disk that does not answer in time is left alone: what it was to store was never acknowledged.
+        """
         self.saving.stopping = True
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.peers.close()
+        try:
+            async with asyncio.timeout(self.settings.stop_ms / 1_000):
+                await self._finish()
+                await threads_ended(self.commits.writer, self._saver, self._readers)
+        except TimeoutError:
+            self.hung = StorageFailed(
+                f"the disk has not answered for {self.settings.stop_ms / 1_000:g} s, so the broker ends without it: "
+                "what was in flight was not acknowledged, and may be missing. Check the disk, then start it again",
+                hung=True,
+            )
+            log.critical("%s", self.hung.message)
+            if not self.failed.done():
+                self.failed.set_result(self.hung)
+            return
+        self.directory.close()
+
+    async def _finish(self) -> None:
         await self.saving.guard(self.saving.finish)
         if not self.failed.done():
             try:
@@ -223,16 +247,6 @@ class Node:
                 await self.saving.save()
             except LannerError as error:
                 self.fail(error)
-        self.commits.close()
-        for pool in (self._saver, self._readers):
-            pool.shutdown(wait=True)
-        self.directory.close()
-
-    def _damaged(self, set_id: int, error: StorageDamaged) -> None:
-        """A partition that is damaged here is served elsewhere, or with a hole. Without the metadata nothing is."""
-        if set_id == CLUSTER_SET:
-            self.fail(error)
-        self.kick()
 
     def fail(self, error: LannerError) -> None:
         """The environment has failed this broker: it stops, with this reason."""
@@ -373,19 +387,6 @@ class Node:
             self.steward.peer_silent(node_id)
             self.kick()
 
-    def _say_stopped(self, set_id: int, error: UnknownRecord) -> None:
-        text = "the replica of %s on this broker has stopped: %s; %s; other brokers go on with theirs"
-        log.error(text, self._shown(set_id), error.message, START_NEWER)
-
-    @property
-    def stopped_partitions(self) -> dict[str, str]:
-        """Partitions whose replica here cannot go on with this release, and why."""
-        return {self._shown(set_id): error.message for set_id, error in self.engine.stopped.items()}
-
-    def _shown(self, set_id: int) -> str:
-        record = self.engine.cluster.sets.get(set_id)
-        return f"set {set_id}" if record is None else record.shown
-
     def kick(self) -> None:
         """Something may be waiting: pump the engine at the end of this turn of the loop."""
         self.commits.kick()
@@ -409,50 +410,19 @@ class Node:
                 UnknownRecord(f"the cluster is at feature level {level}, and {HIGHEST} is known here; {START_NEWER}")
             )
             return
-        now = (engine.cluster.applied_index, len(engine.replicas))
+        now = (engine.cluster.shape_index, len(engine.replicas))
         if now != self._followed:
             self._followed = now
             self.peers.know(self.place.brokers())
             self.peers.forget_leaders(engine.cluster.sets)
             self.kick()
+        if self.tries.follow(self.now_ms()):
+            self.kick()
+        reports = self.tries.take_reports()
+        if reports:
+            self.peers.report(self.leader_of(CLUSTER_SET), reports)
 
     # ------------------------------------------------------------------ time
-
-    async def _tick_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            if not self.failed.done():
-                self._tick()
-
-    def _tick(self) -> None:
-        steward = self.steward
-        assert steward is not None, "time begins when there is a place"
-        self._ticks += 1
-        self.engine.tick()
-        steward.tick(self.peers.may_lead)
-        self._watch_pace(steward)
-        if self._ticks % _PULSE_TICKS == 0 and self.peers.known:
-            self.peers.pulse(self.own_ms(), steward.led(), leaving=self._leaving or self.pace.slow)
-            self.peers.watch()
-        for command in steward.take_reports():
-            if command not in self._reporting:
-                self._reporting.add(command)
-                self._spawn(self._report(command))
-        self.kick()
-
-    def _watch_pace(self, steward: Steward) -> None:
-        """A disk that is slow leads nothing, if others are faster."""
-        pace = self.pace
-        if pace.look():
-            if pace.slow:
-                log.warning(
-                    "disk slow: a sync has been under way for %.1f s; what is led here goes to brokers that are faster",
-                    pace.sync_ms / 1_000,
-                )
-            else:
-                log.warning("disk no longer slow: the longest sync took %.1f s", pace.longest_ms / 1_000)
-        if pace.should_hand_over:
-            steward.hand_over()
 
     @property
     def disk_slow(self) -> str:
@@ -468,15 +438,6 @@ class Node:
     def others_may_lead(self) -> bool:
         """Whether there are other brokers which neither stop nor have a slow disk."""
         return any(map(self.peers.may_lead, self.peers.known))
-
-    async def _report(self, command: bytes) -> None:
-        """Propose something that the steward found; it comes again until it has taken effect."""
-        try:
-            await self.propose_cluster(command, timeout_ms=5_000)
-        except LannerError as error:
-            log.info("a report to the metadata was not taken: %s", error.message)
-        finally:
-            self._reporting.discard(command)
 
     # ------------------------------------------------------------------ threads
 

@@ -1,7 +1,7 @@
 """Changes of the metadata, from whichever broker wants them.
 
 A command goes into the log of set 0 on the broker that leads it, here or over one hop. Its outcome is what applying it
-comes to *on this broker*: whoever asked can look at the metadata right afterwards and finds the change.
+comes to *on this broker*: the caller can look at the metadata right afterwards and finds the change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ELSEWHERE: Final = (NotLeader, ConnectionLost, BadGateway, ServiceUnavailable, 
 
 
 class Outcomes:
-    """What applying the latest commands came to, by index; for whoever had them proposed elsewhere."""
+    """What applying the latest commands came to, by index; for callers that had them proposed elsewhere."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[int, tuple[int, Any]] = OrderedDict()

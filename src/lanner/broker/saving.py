@@ -87,7 +87,7 @@ class Saving:
             await self.guard(self.save)
 
     async def save(self) -> None:
-        """Bring the table up to date. Once begun it goes on to its end, even if whoever waits for it is cancelled."""
+        """Bring the table up to date. Once begun it goes on to its end, even if its caller is cancelled."""
         save = self._loop.create_task(self._save_all(), name="lanner-one-save")
         self._saves.add(save)
         save.add_done_callback(self._saves.discard)
@@ -162,6 +162,9 @@ class Saving:
                 ledger.rewritten(rewrite)  # given up: what was copied counts, and another may begin when there is room
                 raise
             ledger.rewritten(rewrite)
+            for set_id, index, error in rewrite.damaged:
+                if set_id in self._engine.replicas:
+                    self._engine.damages.note(set_id, index, error)
             await self.save()
 
     # ------------------------------------------------------------------ room
@@ -174,3 +177,4 @@ class Saving:
     def check_disk(self) -> None:
         free, total = self._directory.files.free_bytes()
         self.room.look(free, total, self._settings.reserve_bytes(total))
+        self._engine.dues.note_disk(self.room.is_full, self._engine.replicas.values())

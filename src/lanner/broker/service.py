@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from lanner.broker.desks.administration import Administration
 from lanner.broker.desks.consumption import Consumption
+from lanner.broker.desks.dead_streams import DeadStreams
 from lanner.broker.desks.overview import Overview
-from lanner.broker.desks.publications import Publications
+from lanner.broker.desks.staging import Staging
 from lanner.broker.desks.streams import Streams
 from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.node import Node
 
 
-class Service(Publications, Consumption, Streams, Administration, Overview):
+class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overview):
     """What a broker does for its callers."""
 
     def __init__(self, node: Node) -> None:

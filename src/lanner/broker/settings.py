@@ -40,6 +40,7 @@ class BrokerSettings:
     scrub_bytes_per_second: int = 8 * limits.MIB  # how fast what lies on disk is read and verified; 0: never
     cache_bytes: int = 64 * limits.MIB
     drain_ms: int = 5_000
+    stop_ms: int = 10_000  # for the disk to take what is in flight when this broker stops; then it ends without it
     name: str = ""  # stays when the disk is replaced; empty: one made of the node id
     rack: str = ""
     seeds: tuple[

@@ -155,7 +155,7 @@ class Steps:
         return f"replica {step.replica_id} is at {progress.match_index} of {node.last_index} entries"
 
     def _lead_away(self, step: Step, node: RaftNode, attempt: _Attempt, alive: Alive) -> str:
-        """This replica must stop leading; whoever leads next finds that done, and reports it."""
+        """This replica must stop leading; the next leader finds that done, and reports it."""
         if node.transferee or self._ticks < attempt.transfer_tick:
             return "leadership is on its way to another replica"
         successor = self.successor(step.set_id, node, alive, step.successor)
@@ -166,8 +166,14 @@ class Steps:
         return "leadership is on its way to another replica"
 
     def successor(self, set_id: int, node: RaftNode, alive: Alive, wanted: int = 0) -> int:
-        """Who could lead instead: the one that should, or else any; 0: nobody."""
+        """Who could lead instead: the one that should, or else any, of those whose copy is whole; 0: nobody."""
         fit = [peer for peer in sorted(node.voters) if not self._unfit(set_id, node, peer, alive)]
+        record = self._engine.cluster.sets.get(set_id)
+        if record is not None and record.damaged:  # these would decline
+            fit = [peer for peer in fit if peer not in record.damaged] or fit
+        if node.reluctant and node.leadership is not None and fit:  # one that is behind may need what is damaged here
+            held = {peer: node.leadership.progress[peer].match_index for peer in fit}
+            fit = [peer for peer in fit if held[peer] == max(held.values())]
         if wanted in fit:
             return wanted
         return fit[set_id % len(fit)] if fit else 0

@@ -24,9 +24,9 @@ from typing import Final
 
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
-from lanner.broker.steps import Alive, Steps
+from lanner.broker.steps import REPORT_TICKS, Alive, Steps
 from lanner.cluster import Action, Cluster, Holding, ReplicaSet, Topic, encode_report_damage
-from lanner.errors import LannerError, NotLeader, TopicNotFound
+from lanner.errors import LannerError, NotLeader, StorageDamaged, TopicNotFound
 from lanner.raft import Change
 
 OPENS_PER_TURN: Final = 50  # a new topic may have a thousand partitions; the loop goes on meanwhile
@@ -49,7 +49,7 @@ class Steward:
     ) -> None:
         self.engine = engine
         self.node_id = node_id
-        self.founding: bytes | None = None  # what whoever leads the metadata first should propose
+        self.founding: bytes | None = None  # what the metadata's first leader should propose
         self._seat = metadata_seat
         self._metadata_nodes = dict(metadata_nodes or {})
         self._steps = Steps(engine, self.route)
@@ -65,6 +65,7 @@ class Steward:
         self._led_since: dict[int, tuple[int, int]] = {}  # set → (term, tick)
         self._retries: dict[int, tuple[int, int]] = {}  # set → (not before this tick, wait after that)
         self._round: list[int] = []
+        self._recorded_damage: set[int] = set()  # sets whose copy here is damaged by the record
         self._damage_ticks: dict[int, int] = {}  # set → when its damage is reported again
         self._ticks = 0
         self._alive: Alive = _nobody
@@ -87,7 +88,7 @@ class Steward:
     def follow(self) -> None:
         """Do what the metadata says; cheap when it says nothing new."""
         cluster = self.engine.cluster
-        index = cluster.applied_index
+        index = cluster.shape_index
         if cluster is not self._cluster:  # the first look, or a snapshot took its place: everything may be new
             self._cluster = cluster
         elif index == self._followed_index:
@@ -98,10 +99,12 @@ class Steward:
         self._routes.clear()
         wanted = {holding.set_id: holding for holding in self._holdings(cluster) if holding.set_id != CLUSTER_SET}
         self._let_go(cluster, wanted)
-        running = self.engine.replicas.keys() | self.engine.stopped.keys()
+        self._recall_damage(cluster, wanted)
+        running = self.engine.replicas.keys() | self.engine.stopped.keys() | self.engine.ledger.damaged.keys()
         self._wanted = {set_id: one for set_id, one in wanted.items() if set_id not in running}
         self._tell_settings(cluster)
         self._open_some()
+        self._name_damaged(cluster, wanted)
 
     def _holdings(self, cluster: Cluster) -> Iterable[Holding]:
         if cluster.cluster_id:
@@ -119,6 +122,7 @@ class Steward:
         engine = self.engine
         held = {set_id: replica.node.node_id for set_id, replica in engine.replicas.items() if set_id != CLUSTER_SET}
         held |= {set_id: engine.ledger.state(set_id).replica_id for set_id in (*self._unopened, *engine.stopped)}
+        held |= {set_id: one.replica_id for set_id, one in engine.ledger.damaged.items()}
         for set_id, replica_id in held.items():
             holding = wanted.get(set_id)
             if holding is not None and holding.replica_id == replica_id:
@@ -127,6 +131,33 @@ class Steward:
                 engine.close_set(set_id, _why_gone(cluster, set_id))
                 self._unopened.discard(set_id)
                 self._births.pop(set_id, None)
+
+    def _recall_damage(self, cluster: Cluster, wanted: Mapping[int, Holding]) -> None:
+        """A copy that the record calls damaged is to be replaced, also after a restart, which forgets what was read."""
+        self._recorded_damage = {
+            set_id
+            for set_id, holding in wanted.items()
+            if (record := cluster.sets.get(set_id)) is not None and holding.replica_id in record.damaged
+        }
+        for set_id in self._recorded_damage & self.engine.replicas.keys():
+            self.engine.replicas[set_id].node.reluctant = True
+
+    def _name_damaged(self, cluster: Cluster, wanted: Mapping[int, Holding]) -> None:
+        """Find out whose log a damaged one was, where its own row does not say any more.
+
+        It is that of the replica which the metadata names for this broker, or of one before that; never of a later
+        one, as a broker keeps one copy at a time. So it is enough to have the one that is named replaced.
+        """
+        ledger = self.engine.ledger
+        if self._held_back_index:
+            return
+        for set_id, one in list(ledger.damaged.items()):
+            if one.replica_id:
+                continue
+            if set_id in wanted:
+                ledger.close_damaged(set_id, one.error, wanted[set_id].replica_id)
+            elif cluster.cluster_id:
+                self.engine.close_set(set_id, _why_gone(cluster, set_id))
 
     def _open_some(self) -> None:
         engine, cluster = self.engine, self.engine.cluster
@@ -154,7 +185,12 @@ class Steward:
         topic = cluster.topics.get(holding.topic)
         if topic is not None:
             self.engine.change_settings(holding.set_id, topic.settings)
-        replica = self.engine.open_set(holding.set_id, Seat(holding.replica_id, holding.founders))
+        try:
+            replica = self.engine.open_set(holding.set_id, Seat(holding.replica_id, holding.founders))
+        except StorageDamaged as error:
+            self.engine.closing.damaged(holding.set_id, error)
+            return
+        replica.node.reluctant = holding.set_id in self._recorded_damage
         record = cluster.sets.get(holding.set_id)
         if record is not None and record.preferred == holding.replica_id and replica.node.last_index == 0:
             self._births[holding.set_id] = self._ticks
@@ -228,10 +264,14 @@ class Steward:
 
     def _tend(self, cluster: Cluster, set_id: int) -> None:
         replica = self.engine.replicas.get(set_id)
-        if replica is None or not replica.leads or not replica.has_peers:
+        if replica is None or replica.node.leadership is None or not replica.has_peers:
             self._led_since.pop(set_id, None)
             return
         node = replica.node
+        if not replica.leads:
+            if node.reluctant:  # what is damaged may be what it would have to apply first
+                self._leave_to_another(replica)
+            return
         term, since = self._led_since.get(set_id, (0, 0))
         if term != node.term:
             since = self._ticks
@@ -319,6 +359,8 @@ class Steward:
         """Hand leadership to the replica that should have it, if that is there and keeps up."""
         set_id, node, wanted = record.set_id, replica.node, record.preferred
         not_before, wait = self._retries.get(set_id, (0, RETRY_TICKS_MIN))
+        if wanted in record.damaged:
+            return  # it would decline
         if self._ticks < not_before or node.transferee or not self._steps.is_fit(set_id, node, wanted, self._alive):
             return
         for move in cluster.moves.values():
@@ -351,7 +393,7 @@ class Steward:
     def peer_reached(self, node_id: str) -> None:
         """That broker can be talked to (again): it may have just started, and its replicas may know no leader.
 
-        A voter would ask around and wake a set that rests. A learner never asks; so whoever leads looks after it.
+        A voter would ask around and wake a set that rests. A learner never asks; so the leader looks after it.
         """
         for set_id, replica in self.engine.replicas.items():
             if replica.node.leadership is not None and self._replicas_on(set_id, node_id):
@@ -378,20 +420,28 @@ class Steward:
         return reports
 
     def _damage_reports(self) -> list[bytes]:
-        """Copies here that are damaged, while nothing is done about them yet."""
-        cluster, damaged = self._cluster, self.engine.damages.sets
+        """Copies here that are damaged, while nothing is done about them yet: soon again until the record has it."""
+        cluster, damaged = self._cluster, self.engine.damages.sets.keys() | self._recorded_damage
         if cluster is None or not damaged or cluster.feature_level < DAMAGE_LEVEL:
+            self._damage_ticks.clear()
             return []
         moving = {move.set_id for move in cluster.moves.values()}
         reports = []
-        for set_id in damaged.keys() - moving - {CLUSTER_SET}:
-            replica, record = self.engine.replicas.get(set_id), cluster.sets.get(set_id)
+        for set_id in sorted(damaged - moving - {CLUSTER_SET}):
+            number, record = self._replica_here(set_id), cluster.sets.get(set_id)
             due_tick = self._damage_ticks.get(set_id, 0)
-            if replica is None or record is None or len(record.voters) < 2 or due_tick > self._ticks:
+            if not number or record is None or len(record.voters) < 2 or due_tick > self._ticks:
                 continue
-            self._damage_ticks[set_id] = self._ticks + RETRY_TICKS_MAX
-            reports.append(encode_report_damage(set_id, replica.node.node_id, self.node_id))
+            self._damage_ticks[set_id] = self._ticks + (RETRY_TICKS_MAX if number in record.damaged else REPORT_TICKS)
+            reports.append(encode_report_damage(set_id, number, self.node_id))
         return reports
+
+    def _replica_here(self, set_id: int) -> int:
+        """The id of this broker's replica, also of one that is closed; 0: there is none, or nobody knows yet."""
+        replica, closed = self.engine.replicas.get(set_id), self.engine.ledger.damaged.get(set_id)
+        if replica is not None:
+            return replica.node.node_id
+        return 0 if closed is None else closed.replica_id
 
     def led(self) -> list[tuple[int, int]]:
         """(set, term) of everything that is led here."""

@@ -7,7 +7,25 @@ from typing import Annotated
 
 import typer
 
-from lanner.cli import bench, brokers, cluster, dead, dev, groups, messages, partitions, topics, up, version
+from lanner.cli import (
+    archive,
+    audit,
+    bench,
+    brokers,
+    cluster,
+    dead,
+    dev,
+    groups,
+    letters,
+    messages,
+    partitions,
+    pipeline,
+    replay,
+    topics,
+    transactions,
+    up,
+    version,
+)
 from lanner.cli.screen import Screen
 
 app = typer.Typer(
@@ -40,6 +58,12 @@ app.add_typer(dead.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(brokers.app, name="broker")
 app.add_typer(partitions.app, name="partition")
+app.add_typer(transactions.app, name="transaction")
+app.command("archive")(archive.archive)
+app.command("audit")(audit.audit)
+app.command("replay")(replay.replay)
+app.add_typer(pipeline.app, name="pipeline")
+app.command("dead-letters")(letters.dead_letters)
 app.command("bench")(bench.bench)
 app.command("version")(version.version)
 

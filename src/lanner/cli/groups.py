@@ -13,7 +13,7 @@ from lanner.cli.screen import Screen, age_text, plain
 
 if TYPE_CHECKING:
     from lanner.client import Queue
-    from lanner.wire.messages import GroupDescription
+    from lanner.wire.administration import GroupDescription
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Consumer groups: list, show, seek, drop.")
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Final
 
 import typer
+
+_LISTS: Final = frozenset({"hold_for"})
 
 
 def pairs(words: Iterable[str], what: str) -> dict[str, str]:
@@ -19,11 +22,15 @@ def pairs(words: Iterable[str], what: str) -> dict[str, str]:
     return found
 
 
-def settings(words: Iterable[str]) -> dict[str, int | str]:
-    """Topic settings: numbers where they look like numbers; the broker knows the names and bounds."""
-    return {
-        name: int(value) if value.lstrip("-").isdigit() else value for name, value in pairs(words, "settings").items()
-    }
+def settings(words: Iterable[str]) -> dict[str, int | str | list[str]]:
+    """Topic settings: numbers where they look like numbers, names with commas between; the broker knows the bounds."""
+    found: dict[str, int | str | list[str]] = {}
+    for name, value in pairs(words, "settings").items():
+        if name in _LISTS:
+            found[name] = [part.strip() for part in value.split(",") if part.strip()]
+        else:
+            found[name] = int(value) if value.lstrip("-").isdigit() else value
+    return found
 
 
 def offsets(words: Iterable[str]) -> dict[int, int]:

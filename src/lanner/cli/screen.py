@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 EXIT_REMOVED: Final = 3  # of `lanner up`: the cluster has let go of this broker; starting it again changes nothing
 EXIT_DAMAGED: Final = 4  # of `lanner up`: what is on disk is damaged; starting it again changes nothing
+EXIT_DIFFERENT: Final = 3  # of `lanner audit`: it was done, and not everything is as it should be
 _WIDE = 1_000
 
 

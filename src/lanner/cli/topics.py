@@ -15,7 +15,8 @@ from lanner.errors import LannerError
 
 if TYPE_CHECKING:
     from lanner.client import Queue
-    from lanner.wire.messages import MetadataReply, TopicDescription, TopicInfo
+    from lanner.wire.administration import TopicDescription
+    from lanner.wire.messages import MetadataReply, TopicInfo
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Topics: create, list, show, set, delete.")
 Settings = Annotated[list[str] | None, typer.Argument(help="Settings, NAME=VALUE.", metavar="NAME=VALUE...")]
@@ -133,7 +134,7 @@ def show(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = Fal
             part["replicas"] = [names.get(node_id, node_id) for node_id in replicas.get(part["id"], ())]
         screen.document(document)
         return
-    screen.facts(known.settings)
+    screen.facts({name: _plain(value) for name, value in known.settings.items()})
     screen.table(
         ["partition", "leader", "replicas", "first offset", "end offset", "messages", "bytes", "by priority"],
         [
@@ -150,6 +151,17 @@ def show(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = Fal
             for part in known.partitions
         ],
     )
+    holds = [(part.id, hold) for part in known.partitions for hold in part.holds]
+    if holds:
+        screen.table(
+            ["partition", "held for", "offset", "behind", "held"],
+            [(part, hold.group, hold.offset, hold.behind, bytes_text(hold.held_bytes)) for part, hold in holds],
+        )
+
+
+def _plain(value: Any) -> Any:
+    """A setting as it is given on the command line."""
+    return ",".join(value) or "-" if isinstance(value, list) else value
 
 
 def broker_names(metadata: MetadataReply) -> dict[str, str]:
@@ -172,7 +184,7 @@ def change(
     screen = Screen(as_json)
     given = parsing.settings(settings)
     known = screen.with_queue(servers, lambda queue: queue.admin.alter_topic(topic, **given))
-    changed = ", ".join(f"{name} = {known.settings.get(name)}" for name in given)
+    changed = ", ".join(f"{name} = {_plain(known.settings.get(name))}" for name in given)
     more = ". Replicas are made and moved meanwhile; see: lanner cluster" if "replication" in given else ""
     screen.say(f"{known.name}: {changed}{more}", described(known))
 
@@ -199,6 +211,10 @@ def described(known: TopicDescription) -> dict[str, Any]:
                 "end_offset": part.end_offset,
                 "bytes": part.bytes,
                 "depth": part.depth,
+                "holds": [
+                    {"group": one.group, "offset": one.offset, "behind": one.behind, "held_bytes": one.held_bytes}
+                    for one in part.holds
+                ],
             }
             for part in known.partitions
         ],

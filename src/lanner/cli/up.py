@@ -11,7 +11,7 @@ import typer
 from lanner.cli.config import Config
 from lanner.cli.options import AsJson
 from lanner.cli.screen import EXIT_DAMAGED, EXIT_REMOVED, Screen
-from lanner.errors import BrokerRemoved, StorageDamaged
+from lanner.errors import BrokerRemoved, LannerError, StorageDamaged
 
 if TYPE_CHECKING:
     from lanner.server import Server
@@ -109,7 +109,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _run(screen: Screen, grpc: str, **given: Any) -> None:
-    def work() -> Exception | None:
+    def work() -> LannerError | None:
         import logging
 
         from lanner.broker.settings import BrokerSettings
@@ -133,7 +133,12 @@ def _run(screen: Screen, grpc: str, **given: Any) -> None:
     if isinstance(failure, StorageDamaged):
         screen.fail(failure.message, kind=failure.name, code=EXIT_DAMAGED, **failure.details)
     if failure is not None:
-        screen.fail(f"the broker stopped: {failure}", kind=type(failure).__name__)
+        from lanner.server import leave
+
+        try:
+            screen.fail(f"the broker stopped: {failure}", kind=type(failure).__name__)
+        finally:
+            leave(failure)
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
 
 

@@ -18,8 +18,24 @@ from lanner.client.brokers import Brokers
 from lanner.client.intake import moment_ms
 from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing
+from lanner.client.transaction_admin import TransactionAdmin
 from lanner.errors import LannerError, NotFoundError, ServiceUnavailable, TopicExists, ValidationError
 from lanner.model import Looked, LookPlace, Message, TopicSettings, check_name
+from lanner.wire.administration import (
+    AlterTopic,
+    CountReply,
+    CreateTopic,
+    DeadChoice,
+    DeadLetter,
+    DeadLetters,
+    GroupDescription,
+    GroupName,
+    GroupsReply,
+    ListDead,
+    Seek,
+    TopicDescription,
+    TopicName,
+)
 from lanner.wire.cluster import (
     ChangeCluster,
     ClusterChanged,
@@ -34,20 +50,10 @@ from lanner.wire.cluster import (
     ScrubProgress,
 )
 from lanner.wire.messages import (
-    AlterTopic,
     Command,
     Committed,
     CommittedReply,
-    CountReply,
-    CreateTopic,
-    DeadChoice,
-    DeadLetter,
-    DeadLetters,
     Empty,
-    GroupDescription,
-    GroupName,
-    GroupsReply,
-    ListDead,
     Metadata,
     MetadataReply,
     Offsets,
@@ -55,9 +61,6 @@ from lanner.wire.messages import (
     PartitionOffsets,
     Peek,
     Peeked,
-    Seek,
-    TopicDescription,
-    TopicName,
 )
 
 _CONNECTING_S: Final = 2.0
@@ -81,11 +84,11 @@ class DeadMessages(NamedTuple):
     next: tuple[int, int] | None = None  # where the next page begins (partition, offset); None: that was all
 
 
-class Admin:
+class Admin(TransactionAdmin):
     """Reached as `queue.admin`."""
 
     def __init__(self, session: Brokers, routing: Routing) -> None:
-        self._session = session
+        super().__init__(session)
         self._routing = routing
         self._identity = secrets.token_hex(8)  # under which its commits are numbered
         self._commits = itertools.count()

@@ -181,7 +181,7 @@ class Brokers:
                     self._drop(node_id)
 
     def learn_one(self, node_id: str, address: str) -> None:
-        """A broker named by a hint: whoever gives it has heard that broker, so it is tried again at once."""
+        """A broker named by a hint: the broker that gives it has heard that one, so it is tried again at once."""
         if not address or len(self._known) >= 2 * limits.BROKERS_MAX:
             return
         try:
@@ -257,7 +257,7 @@ class Brokers:
                 if session.is_idle and others_up and (gone or unused):
                     self._drop(node_id)
 
-    # ------------------------------------------------------------------ asking whoever answers
+    # ------------------------------------------------------------------ asking any that answers
 
     async def request(
         self,

@@ -220,7 +220,7 @@ class Consumer:
             await asyncio.sleep(lease_ms / 3000)
             items = [item for part in self._held for item in part.items(SettleKind.EXTEND, lease_ms, "")]
             for first in range(0, len(items), limits.SETTLE_RANGES_MAX):
-                with contextlib.suppress(LannerError):  # whoever settles a message whose lease is lost hears of it
+                with contextlib.suppress(LannerError):  # a worker that settles what it has lost hears of it
                     await self._settles.add(items[first : first + limits.SETTLE_RANGES_MAX])
 
     # ------------------------------------------------------------------ leaving

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from lanner import limits
@@ -11,6 +11,9 @@ from lanner.client.accumulator import side_bytes
 from lanner.errors import MessageTooLarge, ValidationError
 
 DELIVER_AT_GRAIN_MS: Final = 100  # delays are rounded up to this, so that messages delayed alike share a batch
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 Text = bytes | str
 Moment = int | datetime
@@ -71,10 +74,16 @@ def moment_ms(moment: Moment, what: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise ValidationError(f"{what} has no time zone: give an aware datetime, or milliseconds", field=what)
-        moment = int(moment.timestamp() * 1000)
+        moment = (moment - _EPOCH) // _MILLISECOND  # exact, unlike its timestamp as a float
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= limits.TIME_MS_MAX:
         raise ValidationError(f"{what} is {moment!r}: give milliseconds since 1970 (UTC), or a datetime", field=what)
     return moment
+
+
+def moment_ms_from(moment: datetime, what: str) -> int:
+    """The first millisecond that does not begin before the moment."""
+    began_ms = moment_ms(moment, what)
+    return began_ms if moment.microsecond % 1_000 == 0 else began_ms + 1
 
 
 def _span_ms(span: object, what: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
@@ -20,7 +20,7 @@ _CONNECTING_S = 2.0
 
 
 class Leaders:
-    """Asks whoever leads."""
+    """Asks the present leader."""
 
     def __init__(self, brokers: Brokers, routing: Routing) -> None:
         self._brokers = brokers
@@ -36,7 +36,7 @@ class Leaders:
         *,
         timeout_ms: float | None = None,
     ) -> tuple[ControlT, memoryview]:
-        """Ask the leader of a partition, whoever that becomes."""
+        """Ask the leader of a partition, also when that changes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._brokers.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         pause_s = 0.0
@@ -66,10 +66,19 @@ class Leaders:
                 outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
         return outcome
 
-    async def commit(self, topic: str, group: str, offsets: Mapping[int, int], reader: str, sequence: int) -> None:
+    async def commit(
+        self,
+        topic: str,
+        group: str,
+        offsets: Mapping[int, int],
+        reader: str,
+        sequence: int,
+        known: Collection[int] = (),
+    ) -> None:
         """Set a stream group's next offsets: those of partitions that are led together, together.
 
-        Asked again, it goes under the same identity: it undoes nothing that its reader has committed since.
+        Asked again, it goes under the same identity: it undoes nothing that its reader has committed since. `known` are
+        partitions where the group has committed before; if it has expired there meanwhile, that is GroupExpired.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._brokers.timeout_ms / 1000
@@ -85,7 +94,11 @@ class Leaders:
             asked = [(session, {one: left[one] for one in partitions}) for session, partitions in led.items()]
             outcomes = await asyncio.gather(
                 *(
-                    self._commit(session, Commit(group, topic, part, reader, sequence), deadline)
+                    self._commit(
+                        session,
+                        Commit(group, topic, part, reader, sequence, [one for one in part if one in known] or None),
+                        deadline,
+                    )
                     for session, part in asked
                 )
             )

@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict
 
+from lanner.client.dead_reader import DeadHole, DeadStart
+from lanner.client.fetching import Priorities
 from lanner.client.intake import Moment, Text
 from lanner.client.stream import Hole
 
 Start = str | int | datetime | Mapping[int, int]
 
 
-class MessageOptions(TypedDict, total=False):
-    """Of one message."""
+class StagedMessageOptions(TypedDict, total=False):
+    """Of one message, also in a transaction."""
 
     key: Text | None  # messages with the same key share a partition, and keep their order within a priority
     headers: Mapping[str, Text] | None
@@ -26,11 +28,16 @@ class MessageOptions(TypedDict, total=False):
     deliver_at: Moment | None
     ttl_ms: float | None  # after so long queue groups no longer get it; or give expires_at
     expires_at: Moment | None
+
+
+class MessageOptions(StagedMessageOptions, total=False):
+    """Of one message outside a transaction, whose own name does a dedup id's work."""
+
     dedup_id: Text | None  # published again under the same id, it is not stored again
 
 
-class ColumnOptions(TypedDict, total=False):
-    """Of many messages, given as columns: one key and one map of headers for each value."""
+class StageColumnOptions(TypedDict, total=False):
+    """Of many messages, given as columns: one key and one map of headers for each value; also in a transaction."""
 
     keys: Sequence[Text | None] | None
     headers: Sequence[Mapping[str, Text] | None] | None
@@ -40,7 +47,21 @@ class ColumnOptions(TypedDict, total=False):
     deliver_at: Moment | None
     ttl_ms: float | None
     expires_at: Moment | None
+
+
+class ColumnOptions(StageColumnOptions, total=False):
+    """Of many messages outside a transaction."""
+
     return_errors: bool  # tell in the receipts what failed, instead of raising
+
+
+class StageOptions(TypedDict, total=False):
+    """Of a writer that stages one task's part of a transaction."""
+
+    hold_ms: int  # so long after its latest batch a task's part is kept for the commit
+    batch_bytes: int
+    batch_messages: int
+    codec: str  # none, lz4 or zstd
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -69,13 +90,25 @@ class ConsumerOptions(TypedDict, total=False):
     member: str | None
 
 
+class DeadReaderOptions(TypedDict, total=False):
+    """Of a reader of dead letters."""
+
+    partitions: Sequence[int] | int | None  # only these
+    start: DeadStart  # earliest, latest, or numbers by partition
+    until_end: bool  # stop at what is the end now
+    page_bytes: int
+    on_hole: Callable[[DeadHole], None] | None  # something was redriven or discarded before it was read
+
+
 class ReaderOptions(TypedDict, total=False):
     """Of a stream reader."""
 
     partitions: Sequence[int] | int | None  # only these; without, also those that are added later
-    start: Start  # earliest, latest, an offset, a datetime, or offsets by partition
+    start: Start  # earliest, latest, committed, an offset, a datetime, or offsets by partition
     until_end: bool  # stop at what is the end now
     group: str | None  # where it has committed, that wins over the start
+    priorities: Priorities | None  # only messages of these: numbers, or low, normal, high
+    from_followers: bool  # also ask brokers that have a copy and do not lead; what they lack comes from the leader
     page_bytes: int
     buffer_bytes_max: int
     on_hole: Callable[[Hole], None] | None  # something cannot be read, and why

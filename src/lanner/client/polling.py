@@ -7,7 +7,7 @@ Rules:
   (GLANCE, which leases nothing). The most urgent is polled, and only for what is at least as urgent as the best of
   the others; then the next, while there is room. Among equals it is each one's turn.
 - A glance that waits at a broker says that there is nothing: that broker is not asked again until it answers.
-- Every poll has a number. One whose answer was lost is repeated under its number, at whoever leads those partitions by
+- Every poll has a number. One whose answer was lost is repeated under its number, at the leader of those partitions by
   then, so that its leases come back instead of running out.
 - A topic that is not there is waited for: it is created where topics create themselves, and the wait ends without
   messages where they do not. So workers may start before the first publish, and outlive a topic that is made anew.
@@ -338,7 +338,7 @@ class Poller:
         if patience_s is not None:
             # Past that the poll counts as lost: it is repeated, and that brings the same leases.
             self._loop.call_later(patience_s, _answer, answer, _slow(session))
-        return await answer  # cancelled with whoever waits: nobody repeats it, and what it brings is given back
+        return await answer  # cancelled with the call that waits: nobody repeats it, and what it brings is given back
 
     def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
         if isinstance(error, NotFoundError):
@@ -442,7 +442,7 @@ class Poller:
 
 
 def _answer(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not future.done():  # whoever asked may have been cancelled
+    if not future.done():  # the caller may have been cancelled
         future.set_result(outcome)
 
 

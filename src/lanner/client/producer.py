@@ -1,6 +1,6 @@
 """The producer: takes messages, sends batches, and tells each message's fate.
 
-The shell around the accumulator: it moves parcels onto the session of whoever leads their partition and answers back
+The shell around the accumulator: it moves parcels onto the session of their partition's leader and answers back
 into it, keeps the one timer, opens producer ids. It decides nothing about order, numbers or retries.
 
 While parcels of a lane are unanswered, more of that lane go to the same broker, also when another leads by now: one
@@ -191,7 +191,7 @@ class Producer:
         sending = Sending(self._loop, parcel, len(parcel.values) - 1)
         waiting = parcel.lane.sealed
         if waiting and (waiting[-1] is parcel or len(parcel.values) == 1):
-            await asyncio.sleep(0)  # a batch became full: whoever sends in a tight loop lets it leave
+            await asyncio.sleep(0)  # a batch became full: a caller that sends in a tight loop lets it leave
         return sending
 
     async def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:

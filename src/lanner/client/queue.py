@@ -8,14 +8,26 @@ from typing import Any, Unpack
 
 from lanner.client.admin import Admin
 from lanner.client.brokers import Brokers
+from lanner.client.commits import TIMEOUT_S, Claimed, Committed
 from lanner.client.consumer import Consumer
+from lanner.client.dead_reader import DeadLetterReader
 from lanner.client.intake import Text
-from lanner.client.options import ColumnOptions, ConsumerOptions, MessageOptions, ProducerOptions, ReaderOptions
+from lanner.client.options import (
+    ColumnOptions,
+    ConsumerOptions,
+    DeadReaderOptions,
+    MessageOptions,
+    ProducerOptions,
+    ReaderOptions,
+    StageOptions,
+)
 from lanner.client.producer import Producer
 from lanner.client.reader import Reader
 from lanner.client.receipts import Receipt, Receipts
 from lanner.client.routing import Routing
 from lanner.client.session import TIMEOUT_MS
+from lanner.client.stages import Staged, StageWriter
+from lanner.client.transactions import Transaction, Transactions
 
 
 class Queue:
@@ -33,6 +45,7 @@ class Queue:
         self._routing = Routing(self._brokers)
         self._publisher: Producer | None = None
         self._producers: list[Producer] = []
+        self._transactions = Transactions(self._brokers, self._routing)
         self.admin = Admin(self._brokers, self._routing)
 
     # ------------------------------------------------------------------ publishing
@@ -69,6 +82,69 @@ class Queue:
         self._publisher = self.producer(linger_ms=0)
         return self._publisher
 
+    # ------------------------------------------------------------------ transactions
+
+    def transaction(
+        self,
+        transaction: str,
+        owner: str,
+        sequence: int,
+        *,
+        timeout: float = TIMEOUT_S,
+        wait: str = "decided",
+        **options: Unpack[StageOptions],
+    ) -> Transaction:
+        """Messages to several topics and partitions that become visible all or none.
+
+        `async with` commits when it is left and discards when an exception leaves it. The same sequence of the same
+        owner again is the same work: `repeated` says that it was committed before. `timeout` in seconds is that of
+        the commit; `wait="visible"` waits until every partition shows it. Options: hold_ms, batch_bytes,
+        batch_messages, codec.
+        """
+        return self._transactions.transaction(transaction, owner, sequence, timeout, wait, options)
+
+    async def stage(
+        self, transaction: str, owner: str, sequence: int, *, task: int = 0, **options: Unpack[StageOptions]
+    ) -> StageWriter:
+        """A writer for one task's part of a transaction that is committed elsewhere: see `commit_staged`.
+
+        `await writer.finish()` gives what was staged, as a plain value that may travel to another process.
+        """
+        return await self._transactions.stage(transaction, owner, sequence, task=task, **options)
+
+    async def commit_staged(
+        self,
+        transaction: str,
+        owner: str,
+        sequence: int,
+        staged: Sequence[Staged],
+        *,
+        timeout: float = TIMEOUT_S,
+        wait: str = "decided",
+        once: bool = False,
+    ) -> Committed:
+        """Commit what several writers have staged, each task once. It may be repeated with the same values.
+
+        Returns only when the commit is recorded. An error's `details["outcome"]` says what is known: aborted,
+        not begun, or unknown. `once`: the transaction's name is random and used this one time.
+        """
+        return await self._transactions.commit(
+            transaction, owner, sequence, staged, timeout=timeout, wait=wait, once=once
+        )
+
+    async def discard_staged(
+        self, transaction: str, owner: str, sequence: int, staged: Sequence[Staged], *, begun: bool = True
+    ) -> Committed | None:
+        """Abort the commit of exactly these stages, and drop them; the commit, if it turns out to be decided.
+
+        Without `begun` there was no such commit, and they are only dropped.
+        """
+        return await self._transactions.discard(transaction, owner, sequence, staged, begun=begun)
+
+    async def claim_transaction(self, transaction: str, owner: str, *, restart: bool = False) -> Claimed:
+        """Take a transaction over for another owner. With `restart` it forgets which sequences are committed."""
+        return await self._transactions.claim(transaction, owner, restart=restart)
+
     # ------------------------------------------------------------------ consuming
 
     def consumer(self, topic: str, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
@@ -85,12 +161,22 @@ class Queue:
     def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
         """Read a topic as a stream, in offset order within each partition.
 
-        Options: partitions, start, until_end, group, page_bytes, buffer_bytes_max, on_hole. `start` is "earliest",
-        "latest", an offset, a datetime, or offsets by partition; where a group has committed, that wins. `until_end`
-        stops at what is the end now.
+        Options: partitions, start, until_end, group, priorities, from_followers, page_bytes, buffer_bytes_max, on_hole.
+        `start` is "earliest", "latest", an offset, a datetime, or offsets by partition; where a group has committed,
+        that wins, and "committed" is an error where it has not (or has expired). `until_end` stops at what is the end
+        now. `from_followers` lets brokers answer that do not lead.
         """
         self._brokers.check_open()
         return Reader(self._brokers, self._routing, topic, **options)
+
+    def dead_letter_reader(self, topic: str, group: str, **options: Unpack[DeadReaderOptions]) -> DeadLetterReader:
+        """Read the dead letters of a group as a stream, in the order in which they died on each partition.
+
+        Options: partitions, start, until_end, page_bytes, on_hole. `start` is "earliest", "latest", or numbers by
+        partition, as `positions()` gave them.
+        """
+        self._brokers.check_open()
+        return DeadLetterReader(self._brokers, self._routing, topic, group, **options)
 
     # ------------------------------------------------------------------ opening and closing
 

@@ -3,7 +3,7 @@
 For each partition one page is read ahead while another is worked through, so the network never waits for the
 application nor the other way round; memory is bounded by that. A page that ends at the end of the log waits there for
 more. Retention may take messages before they are read, and a batch may not decode: the reader goes on behind the hole
-and reports it. Each partition is read from whoever leads it; one that is added while the reader is at work is read from
+and reports it. Each partition is read from its leader; one that is added while the reader is at work is read from
 its beginning.
 """
 
@@ -21,14 +21,15 @@ from typing import Any, Final
 
 from lanner import limits
 from lanner.client.brokers import Brokers
-from lanner.client.intake import moment_ms
+from lanner.client.fetching import FOLLOWER_MS, Priorities, Turns, check_lanes, lane_mask
+from lanner.client.intake import moment_ms_from
 from lanner.client.leaders import Leaders
 from lanner.client.options import Start
 from lanner.client.routing import Routing, choose_partition
 from lanner.client.session import Outcome, Session
 from lanner.client.stream import Hole, Page, ReadBatch, read_page
-from lanner.errors import LannerError, NotLeader, ServiceUnavailable, ValidationError
-from lanner.model import Message, check_name
+from lanner.errors import GroupExpired, LannerError, NotLeader, ServiceUnavailable, ValidationError
+from lanner.model import BEGIN_AGAIN, Message, check_name
 from lanner.wire.messages import (
     Command,
     Committed,
@@ -41,6 +42,7 @@ from lanner.wire.messages import (
 
 _log: Final = logging.getLogger("lanner.client")
 
+COMMITTED: Final = "committed"  # a start: where the group is; an error where it is nowhere
 PAGES_AHEAD: Final = 2
 HOLES_KEPT: Final = 1_000
 _WAIT_MS: Final = 10_000
@@ -63,6 +65,7 @@ class _Cursor:
         "position",
         "retry",
         "stop_at",
+        "turns",
     )
 
     def __init__(self, partition: int, position: int, stop_at: int | None) -> None:
@@ -76,6 +79,7 @@ class _Cursor:
         self.failures = 0
         self.retry: asyncio.TimerHandle | None = None  # while a fetch that failed waits to be asked again
         self.stop_at = stop_at
+        self.turns = Turns()
 
     def move_to(self, offset: int) -> None:
         """Go on from there; what was read ahead, or is under way, is dropped."""
@@ -105,6 +109,8 @@ class Reader:
         start: Start = "earliest",
         until_end: bool = False,
         group: str | None = None,
+        priorities: Priorities | None = None,
+        from_followers: bool = False,
         page_bytes: int = limits.MIB,
         buffer_bytes_max: int = 64 * limits.MIB,
         on_hole: Callable[[Hole], None] | None = None,
@@ -118,11 +124,14 @@ class Reader:
         self._chosen = [partitions] if isinstance(partitions, int) else partitions
         self._start = start
         self._until_end = until_end
+        self._lanes = lane_mask(priorities)
+        self._from_followers = from_followers
         self._page_bytes = page_bytes
         self._buffer_bytes_max = buffer_bytes_max
         self._on_hole = on_hole
         self._identity = secrets.token_hex(8)  # under which its commits are numbered
         self._commits = itertools.count()
+        self._committed_in: set[int] = set()  # partitions
         self._cursors: dict[int, _Cursor] = {}
         self._ready: deque[_Cursor] = deque()  # cursors with a page in hand
         self._batches: deque[ReadBatch] = deque()
@@ -146,6 +155,7 @@ class Reader:
             choose_partition(route, partition, None, b"")
         bounds = await self._bounds(-1)
         committed = await self._committed()
+        self._committed_in.update(committed)
         starts = await self._starts(self._start, list(chosen), bounds)
         for partition in chosen:
             position = committed.get(partition, starts[partition])
@@ -154,6 +164,18 @@ class Reader:
         self._share_buffer()
         self._opened = True
         self._routing.on_change.append(self._changed)
+
+    def _check_committed(self, partitions: Sequence[int], committed: Mapping[int, int]) -> dict[int, int]:
+        if self.group is None:
+            raise ValidationError("start is committed, and there is no group that could have", field="start")
+        missing = [partition for partition in partitions if partition not in committed]
+        if missing:
+            raise GroupExpired(
+                f"the group {self.group!r} has not committed on {self.topic}/{missing[0]}, or has expired there. "
+                f"{BEGIN_AGAIN}",
+                group=self.group,
+            )
+        return {partition: committed[partition] for partition in partitions}
 
     def _share_buffer(self) -> None:
         share = self._buffer_bytes_max // (PAGES_AHEAD * max(1, len(self._cursors)))
@@ -202,10 +224,12 @@ class Reader:
     ) -> dict[int, int]:
         """The first offset to read in each partition."""
         if isinstance(start, datetime):
-            found = await self._bounds(moment_ms(start, "start"))
+            found = await self._bounds(moment_ms_from(start, "start"))
             return {one: found[one].at_time if found[one].at_time >= 0 else found[one].end_offset for one in partitions}
         if isinstance(start, Mapping):
             return {one: _check_offset(start.get(one, bounds[one].first_offset)) for one in partitions}
+        if start == COMMITTED:
+            return self._check_committed(partitions, await self._committed())
         if start == "earliest":
             return {one: bounds[one].first_offset for one in partitions}
         if start == "latest":
@@ -213,7 +237,8 @@ class Reader:
         if isinstance(start, int):
             return dict.fromkeys(partitions, _check_offset(start))
         raise ValidationError(
-            f"start is {start!r}: give earliest, latest, an offset, a datetime, or offsets by partition", field="start"
+            f"start is {start!r}: give earliest, latest, committed, an offset, a datetime, or offsets by partition",
+            field="start",
         )
 
     # ------------------------------------------------------------------ reading
@@ -299,7 +324,7 @@ class Reader:
             batches = [batch for batch in batches if batch.first_offset < cursor.stop_at]
             holes = [hole for hole in holes if hole.first_offset < cursor.stop_at]
         if batches:
-            batches[-1].next_offset = following  # whoever has read it has also passed the hole behind it
+            batches[-1].next_offset = following  # a reader that has it has also passed the hole behind it
             self._batches.extend(batches)
         else:
             cursor.position = following
@@ -322,24 +347,53 @@ class Reader:
         cursor.asking = True
         generation = cursor.generation
         self._routing.known(self.topic)  # has it looked at again now and then
-        request = Fetch(
-            self.topic, cursor.partition, cursor.asked_offset, self._page_bytes, _WAIT_MS, self._incarnation
-        )
+        if self._from_followers and cursor.turns.follower(self._loop.time()):
+            follower = self._routing.follower(self.topic, cursor.partition)
+            if follower is not None:
+                self._ask_follower(cursor, generation, follower)
+                return
         session = self._routing.leader(self.topic, cursor.partition)
         if session is None:
             self._fetched(cursor, generation, None, NotLeader("nobody leads the partition at present"))
             return
         session.call(
             Command.FETCH,
-            request,
+            self._request(cursor),
             (),
             lambda outcome: self._fetched(cursor, generation, session, outcome),
             self._brokers.timeout_ms + _WAIT_MS,
         )
 
+    def _request(self, cursor: _Cursor, follower: bool = False) -> Fetch:
+        return Fetch(
+            self.topic,
+            cursor.partition,
+            cursor.asked_offset,
+            self._page_bytes,
+            _WAIT_MS,
+            self._incarnation,
+            self._lanes,
+            follower,
+        )
+
+    def _ask_follower(self, cursor: _Cursor, generation: int, session: Session) -> None:
+        """What goes wrong there is no error: the leader is asked."""
+
+        def answered(outcome: Outcome) -> None:
+            if isinstance(outcome, LannerError):
+                cursor.turns.failed(self._loop.time())
+                self._ask_again(cursor, generation)
+            else:
+                self._fetched(cursor, generation, session, outcome)
+
+        session.call(Command.FETCH, self._request(cursor, follower=True), (), answered, FOLLOWER_MS)
+
     def _fetched(self, cursor: _Cursor, generation: int, session: Session | None, outcome: Outcome) -> None:
         if self._closed or generation != cursor.generation:
             return
+        if not isinstance(outcome, LannerError):
+            cursor.turns.answered(outcome.control, self._loop.time())
+            outcome = check_lanes(self._request(cursor), outcome.control) or outcome
         if isinstance(outcome, LannerError):
             elsewhere = self._routing.failed(self.topic, cursor.partition, session, outcome)
             if outcome.retryable and not self._brokers.is_closed:
@@ -400,7 +454,9 @@ class Reader:
         chosen = dict(offsets) if offsets is not None else self.positions()
         if chosen:
             leaders = Leaders(self._brokers, self._routing)
-            await leaders.commit(self.topic, self.group, chosen, self._identity, next(self._commits))
+            number = next(self._commits)
+            await leaders.commit(self.topic, self.group, chosen, self._identity, number, self._committed_in)
+            self._committed_in.update(chosen)
 
     async def lag(self) -> dict[int, int]:
         """How many offsets lie between what was handed out and the end, by partition."""

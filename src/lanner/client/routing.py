@@ -64,6 +64,7 @@ class Route(NamedTuple):
     settings: dict[str, Any]
     seen_at: float
     leaders: tuple[str, ...] = ()  # node ids by partition; empty: nobody leads it at present
+    replicas: tuple[tuple[str, ...], ...] = ()  # node ids of all that have a copy, by partition
 
 
 class Routing:
@@ -119,6 +120,17 @@ class Routing:
         if session is None:
             self.refresh(topic)
         return session
+
+    def follower(self, topic: str, partition: int) -> Session | None:
+        """A broker that has a copy of a partition and does not lead it, as far as one is connected; None: ask the
+        leader. One that is not connected yet is, for the next time."""
+        route = self._routes.get(topic)
+        if route is None or partition >= len(route.replicas):
+            return None
+        others = [node_id for node_id in route.replicas[partition] if node_id and node_id != route.leaders[partition]]
+        sessions = [session for node_id in others if (session := self._brokers.to(node_id)) is not None]
+        up = [session for session in sessions if session.is_up and not session.is_suspect]
+        return random.choice(up) if up else None
 
     def by_leader(self, topic: str, partitions: Iterable[int]) -> tuple[dict[Session, list[int]], list[int]]:
         """These partitions by who leads them, and those of which that is not known."""
@@ -190,7 +202,7 @@ class Routing:
                         attempt_ms=_ATTEMPT_MS,
                     )
                 except LannerError:
-                    continue  # whoever still needs it asks for it again
+                    continue  # a call that still needs it asks for it again
                 self._brokers.learn(reply.brokers)
                 for found in reply.topics:
                     self._apply(found, asked_at)
@@ -216,14 +228,24 @@ class Routing:
                 self._changed(found.name)
             return None
         leaders = ["" for _ in found.partitions]
+        replicas: list[tuple[str, ...]] = [() for _ in found.partitions]
         for info in found.partitions:
             if 0 <= info.id < len(leaders):
                 leaders[info.id] = info.leader
+                replicas[info.id] = tuple(info.replicas)
         if known is not None and known.incarnation == found.incarnation:
             for partition in range(min(len(leaders), len(known.leaders))):
                 if self._hinted.get((found.name, partition), -1.0) > asked_at:
                     leaders[partition] = known.leaders[partition]
-        route = Route(found.name, found.incarnation, len(leaders), found.settings, time.monotonic(), tuple(leaders))
+        route = Route(
+            found.name,
+            found.incarnation,
+            len(leaders),
+            found.settings,
+            time.monotonic(),
+            tuple(leaders),
+            tuple(replicas),
+        )
         self._keep(route)
         searching_s = time.monotonic() - self._search_began
         amiss = [leader for leader in set(leaders) if not leader or self._brokers.is_failing(leader)]
@@ -281,7 +303,7 @@ class Routing:
 
 
 def _observe(lookup: asyncio.Task[Route]) -> None:
-    """A lookup that nobody waits for any more, and that fails, is tried again by whoever needs the route next."""
+    """A lookup that nobody waits for any more, and that fails, is tried again by the call that needs the route next."""
     if not lookup.cancelled():
         lookup.exception()
 

@@ -1,6 +1,6 @@
 """How settles reach the brokers: with the next poll when one is about to leave, else alone at the end of the turn.
 
-Each item goes to whoever leads its partition; one settle may so become several *pieces*, and it ends when the last
+Each item goes to the leader of its partition; one settle may so become several *pieces*, and it ends when the last
 piece has its outcome. A piece that could not be sent, whose answer was lost, or whose partition has moved, is sent
 again until the deadline. Its token, offsets and kind make that safe: a settle that took effect is answered as it was.
 Only a cluster below feature level 2 may call it lost, and then the error says that the first may have done its work.

@@ -6,12 +6,13 @@ damaged on the disk of the only broker that had it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lanner.batch import Batch, decode, never_decodes
 from lanner.errors import MalformedBatch
-from lanner.model import Message
+from lanner.model import FLAG_DELAYED, FLAG_EXPIRED, Message, message_flags
 from lanner.wire.messages import Fetched, FetchedBatch
 
 RETENTION: Final = "retention"
@@ -40,6 +41,7 @@ class ReadBatch:
         "batch",
         "count",
         "first_offset",
+        "flags",
         "next_offset",
         "offsets",
         "partition",
@@ -47,13 +49,16 @@ class ReadBatch:
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int, stored: FetchedBatch, data: memoryview, from_offset: int) -> None:
+    def __init__(
+        self, topic: str, partition: int, stored: FetchedBatch, data: memoryview, from_offset: int, read_ms: int = 0
+    ) -> None:
         batch = decode(data)
         if batch.header.is_extract:
             batch.verify_messages()
         self.topic = topic
         self.partition = partition
         self.timestamp_ms = stored.append_ms
+        self.flags = message_flags(batch.header.deliver_at_ms, batch.header.expires_at_ms, read_ms)
         self.batch: Batch = batch
         self.first_offset = max(stored.base_offset, from_offset)
         self.next_offset = stored.base_offset + stored.count
@@ -90,6 +95,16 @@ class ReadBatch:
         """Queue groups no longer get these messages from this moment on; 0: never."""
         return self.batch.header.expires_at_ms
 
+    @property
+    def is_delayed(self) -> bool:
+        """Queue groups did not get these messages yet when they were read."""
+        return bool(self.flags & FLAG_DELAYED)
+
+    @property
+    def is_expired(self) -> bool:
+        """Queue groups no longer got these messages when they were read."""
+        return bool(self.flags & FLAG_EXPIRED)
+
     def __len__(self) -> int:
         return self.count
 
@@ -124,6 +139,7 @@ class ReadBatch:
                 None if timestamps is None else timestamps[place],
                 header.deliver_at_ms,
                 header.expires_at_ms,
+                flags=self.flags,
             )
 
     def __repr__(self) -> str:
@@ -140,6 +156,7 @@ class Page(NamedTuple):
 def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[list[ReadBatch], list[Hole], int]:
     """The batches of a page from `position` on, the holes before, between and in them, and where to go on."""
     begun = position
+    read_ms = page.fetched.time_ms or int(time.time() * 1_000)
     batches: list[ReadBatch] = []
     holes: list[Hole] = []
     start = 0
@@ -149,7 +166,7 @@ def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[li
         if stored.base_offset + stored.count <= position:
             continue
         try:
-            batch = ReadBatch(topic, partition, stored, data, position)
+            batch = ReadBatch(topic, partition, stored, data, position, read_ms)
         except MalformedBatch:
             if not never_decodes(data):
                 raise
@@ -164,9 +181,25 @@ def read_page(topic: str, partition: int, page: Page, position: int) -> tuple[li
     if page.fetched.next_offset > position:
         holes.append(Hole(partition, position, page.fetched.next_offset))
         position = page.fetched.next_offset
+    if page.fetched.lanes:
+        holes = [part for hole in holes for part in _without_other_lanes(hole, page.fetched)]
     for first, end in page.fetched.damaged:
         holes = [part for hole in holes for part in _parts(hole, max(first, begun), end)]
     return batches, holes, position
+
+
+def _without_other_lanes(hole: Hole, fetched: Fetched) -> list[Hole]:
+    """Between batches of some priorities lie those of others: of such a gap, what the broker says is missing."""
+    if hole.reason != RETENTION:
+        return [hole]
+    missing = [*fetched.holes, *fetched.damaged]
+    missing += [(batch.base_offset, batch.base_offset + batch.count) for batch in fetched.batches]  # of extracts
+    found = []
+    for first, end in sorted(missing):
+        first, end = max(first, hole.first_offset), min(end, hole.next_offset)
+        if first < end:
+            found.append(hole._replace(first_offset=first, next_offset=end))
+    return found
 
 
 def _parts(hole: Hole, first: int, end: int) -> list[Hole]:

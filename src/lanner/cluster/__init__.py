@@ -8,17 +8,24 @@ producer ids) comes from counters that only rise: a recreated topic, or a wiped 
 The shell drives it so: propose a command, and apply what is committed. Then, on whichever broker leads a set,
 carry out the steps that `next_steps()` names for it and propose `encode_finish_step` or `encode_fail_step`; open
 the replicas that `holdings(node_id)` lists; and hand leadership to what `leaders_wanted()` says.
+
+It also decides what becomes of staged publishes (`transactions`): partitions act on the tries that they find here.
 """
 
 from lanner.cluster.commands import (
+    encode_abort_commit,
     encode_allocate_producers,
     encode_alter_topic,
+    encode_begin_try,
     encode_cancel_plan,
+    encode_claim_transaction,
     encode_create_topic,
     encode_delete_topic,
     encode_drain_broker,
+    encode_end_tries,
     encode_fail_step,
     encode_finish_step,
+    encode_forget_transactions,
     encode_found_cluster,
     encode_move_replica,
     encode_raise_feature_level,
@@ -33,6 +40,18 @@ from lanner.cluster.commands import (
 )
 from lanner.cluster.machine import Cluster, Outcome
 from lanner.cluster.registration import Registration
+from lanner.cluster.settings import check_settings
+from lanner.cluster.staged import (
+    AbortReason,
+    Begun,
+    Claimed,
+    CommitEnded,
+    Ended,
+    Repeated,
+    Transaction,
+    Try,
+    TryState,
+)
 from lanner.cluster.state import Rows, Topic
 from lanner.cluster.values import (
     METADATA_SET,
@@ -50,12 +69,17 @@ from lanner.cluster.views import BrokerRow, ClusterRow, Holding, PartitionRow, P
 
 __all__ = [
     "METADATA_SET",
+    "AbortReason",
     "Action",
+    "Begun",
     "Broker",
     "BrokerRow",
     "BrokerState",
+    "Claimed",
     "Cluster",
     "ClusterRow",
+    "CommitEnded",
+    "Ended",
     "Holding",
     "Move",
     "Outcome",
@@ -65,20 +89,30 @@ __all__ = [
     "PlanState",
     "Progress",
     "Registration",
+    "Repeated",
     "Replica",
     "ReplicaRow",
     "ReplicaSet",
     "Rows",
     "Step",
     "Topic",
+    "Transaction",
+    "Try",
+    "TryState",
+    "check_settings",
+    "encode_abort_commit",
     "encode_allocate_producers",
     "encode_alter_topic",
+    "encode_begin_try",
     "encode_cancel_plan",
+    "encode_claim_transaction",
     "encode_create_topic",
     "encode_delete_topic",
     "encode_drain_broker",
+    "encode_end_tries",
     "encode_fail_step",
     "encode_finish_step",
+    "encode_forget_transactions",
     "encode_found_cluster",
     "encode_move_replica",
     "encode_raise_feature_level",

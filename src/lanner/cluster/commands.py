@@ -17,6 +17,8 @@ import msgspec
 
 from lanner import features, limits
 from lanner.cluster.registration import Registration, check_founders, check_registration
+from lanner.cluster.settings import written
+from lanner.cluster.staged import AbortReason, Participants, check_commit, check_commit_id, check_parties
 from lanner.cluster.values import Action
 from lanner.errors import UnknownRecord, ValidationError
 from lanner.model import TopicSettings, check_name
@@ -46,6 +48,11 @@ class Kind(IntEnum):
     CANCEL_PLAN = 16
     RAISE_FEATURE_LEVEL = 17
     REPORT_DAMAGE = 18  # from feature level 2 on
+    BEGIN_TRY = 19  # this and what follows: from feature level 3 on
+    END_TRIES = 20
+    ABORT_COMMIT = 21
+    CLAIM_TRANSACTION = 22
+    FORGET_TRANSACTIONS = 23
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True):
@@ -146,6 +153,43 @@ class ReportDamage(msgspec.Struct, array_like=True, frozen=True):
     node_id: str
 
 
+class BeginTry(msgspec.Struct, array_like=True, frozen=True):
+    transaction: str
+    owner: str
+    sequence: int
+    commit_id: bytes
+    participants: Participants
+    timeout_ms: int
+    once: bool
+    now_ms: int
+
+
+class EndTries(msgspec.Struct, array_like=True, frozen=True):
+    commits: tuple[int, ...]
+    aborts: tuple[tuple[int, AbortReason], ...]
+    finished: tuple[int, ...]
+    now_ms: int
+
+
+class AbortCommit(msgspec.Struct, array_like=True, frozen=True):
+    transaction: str
+    owner: str
+    commit_id: bytes
+    now_ms: int
+
+
+class ClaimTransaction(msgspec.Struct, array_like=True, frozen=True):
+    transaction: str
+    owner: str
+    restart: bool
+    now_ms: int
+
+
+class ForgetTransactions(msgspec.Struct, array_like=True, frozen=True):
+    seen: tuple[tuple[str, int], ...]  # (transaction, when it was used last)
+    hashes_too: bool = False  # of all that were forgotten ever
+
+
 Command = (
     CreateTopic
     | DeleteTopic
@@ -165,6 +209,11 @@ Command = (
     | CancelPlan
     | RaiseFeatureLevel
     | ReportDamage
+    | BeginTry
+    | EndTries
+    | AbortCommit
+    | ClaimTransaction
+    | ForgetTransactions
 )
 
 _KINDS: Final[Mapping[Kind, type[Command]]] = {
@@ -186,6 +235,11 @@ _KINDS: Final[Mapping[Kind, type[Command]]] = {
     Kind.CANCEL_PLAN: CancelPlan,
     Kind.RAISE_FEATURE_LEVEL: RaiseFeatureLevel,
     Kind.REPORT_DAMAGE: ReportDamage,
+    Kind.BEGIN_TRY: BeginTry,
+    Kind.END_TRIES: EndTries,
+    Kind.ABORT_COMMIT: AbortCommit,
+    Kind.CLAIM_TRANSACTION: ClaimTransaction,
+    Kind.FORGET_TRANSACTIONS: ForgetTransactions,
 }
 _DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
     kind: msgspec.msgpack.Decoder(command).decode for kind, command in _KINDS.items()
@@ -195,13 +249,13 @@ _DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
 
 
 def encode_create_topic(name: str, settings: TopicSettings, created_ms: int, create_id: str = "") -> bytes:
-    """`create_id`: chosen at random by whoever wants the topic, and given again when this is asked again."""
+    """`create_id`: chosen at random by the caller that wants the topic, and given again when this is asked again."""
     check_time(created_ms, "created_ms")
     if len(create_id) > limits.IDENTITY_LENGTH_MAX:
         raise ValidationError(
             f"the id of the create is longer than {limits.IDENTITY_LENGTH_MAX} characters", field="create_id"
         )
-    command = CreateTopic(check_name(name, "topic"), settings.to_dict(), created_ms, create_id)
+    command = CreateTopic(check_name(name, "topic"), written(settings), created_ms, create_id)
     return _encode(Kind.CREATE_TOPIC, command)
 
 
@@ -237,7 +291,7 @@ def encode_found_cluster(cluster_id: str, founders: Sequence[Registration], now_
 def encode_register_broker(registration: Registration, now_ms: int, *, replaces: bool = True) -> bytes:
     """A broker comes. Under a known name with another node id it replaces that one, whose disk is then given up.
 
-    Whoever proposes this should see first that the other one is not alive, and else say that it replaces nothing.
+    A broker that proposes this sees first that the other one is not alive, and else says that it replaces nothing.
     """
     checked = check_registration(registration)
     return _encode(Kind.REGISTER_BROKER, RegisterBroker(checked, check_time(now_ms), replaces))
@@ -307,6 +361,58 @@ def encode_report_damage(set_id: int, replica_id: int, node_id: str) -> bytes:
 
 def encode_cancel_plan(plan_id: int) -> bytes:
     return _encode(Kind.CANCEL_PLAN, CancelPlan(plan_id))
+
+
+# ------------------------------------------------------------------ staged publish
+
+
+def encode_begin_try(
+    transaction: str,
+    owner: str,
+    sequence: int,
+    commit_id: bytes,
+    participants: Sequence[tuple[str, int, Sequence[int]]],
+    *,
+    timeout_ms: int,
+    once: bool = False,
+    now_ms: int,
+) -> bytes:
+    """A commit is asked for; `participants`: the partitions with stages of it, as (topic, incarnation, partitions).
+
+    The same commit id again finds the same try, or how it ended.
+    """
+    named = tuple((topic, incarnation, tuple(partitions)) for topic, incarnation, partitions in participants)
+    check_parties(transaction, owner)
+    check_commit_id(commit_id)
+    check_commit(sequence, named, timeout_ms)
+    command = BeginTry(transaction, owner, sequence, commit_id, named, timeout_ms, once, check_time(now_ms))
+    return _encode(Kind.BEGIN_TRY, command)
+
+
+def encode_end_tries(
+    commits: Sequence[int], aborts: Sequence[tuple[int, AbortReason]], finished: Sequence[int], now_ms: int
+) -> bytes:
+    """Outcomes, many in one entry; only the conductor proposes this. What is decided already stays as it is."""
+    command = EndTries(tuple(commits), tuple(aborts), tuple(finished), check_time(now_ms))
+    return _encode(Kind.END_TRIES, command)
+
+
+def encode_abort_commit(transaction: str, owner: str, commit_id: bytes, now_ms: int) -> bytes:
+    """A commit is given up, whether it has begun or not; it may turn out to be committed."""
+    check_parties(transaction, owner)
+    check_commit_id(commit_id)
+    return _encode(Kind.ABORT_COMMIT, AbortCommit(transaction, owner, commit_id, check_time(now_ms)))
+
+
+def encode_claim_transaction(transaction: str, owner: str, *, restart: bool, now_ms: int) -> bytes:
+    """Another owner takes a transaction over; `restart`: and knows of no sequence that is committed."""
+    check_parties(transaction, owner)
+    return _encode(Kind.CLAIM_TRANSACTION, ClaimTransaction(transaction, owner, restart, check_time(now_ms)))
+
+
+def encode_forget_transactions(seen: Sequence[tuple[str, int]], *, hashes_too: bool = False) -> bytes:
+    """Those that have no open try and were not used since; each leaves a hash, unless it is one that is used once."""
+    return _encode(Kind.FORGET_TRANSACTIONS, ForgetTransactions(tuple(seen), hashes_too))
 
 
 # ------------------------------------------------------------------ bytes

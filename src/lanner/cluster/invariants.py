@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster.moving import busy_brokers
+from lanner.cluster.staged import HASH_BYTES, Transaction, Try, check_commit_id
 from lanner.cluster.state import State
 from lanner.cluster.values import (
     METADATA_SET,
@@ -21,6 +22,9 @@ def check_state(state: State) -> None:
     _check_sets(state)
     _check_moves(state)
     _check_plans(state)
+    _check_transactions(state)
+    _check_tries(state)
+    _check_forgotten(state)
     assert not state.unsettled, "a command left something undone"
 
 
@@ -127,3 +131,72 @@ def _check_plans(state: State) -> None:
             finished += 1
             assert not moves, "a plan that is over has no moves"
     assert finished <= limits.PLANS_FINISHED_KEPT
+
+
+def _check_transactions(state: State) -> None:
+    rows = list(state.transactions.values())
+    assert len(rows) <= limits.TRANSACTIONS_MAX
+    assert not rows or state.counters.feature_level >= features.STAGES, "older brokers would not know what this is"
+    assert [row.used_ms for row in rows] == sorted(row.used_ms for row in rows), "the longest unused come first"
+    assert list(state.once) == [row.name for row in rows if row.once], "in the same order"
+    for name, row in state.transactions.items():
+        assert name == row.name == check_name(name) and row.owner == check_name(row.owner)
+        _check_transaction(state, row)
+
+
+def _check_transaction(state: State, row: Transaction) -> None:
+    counters, shown = state.counters, f"transaction {row.name}"
+    assert 0 < row.era <= counters.applied_index and row.used_ms <= counters.machine_ms
+    assert row.name not in state.forgotten, f"{shown} is both known and forgotten"
+    ends = [number for one in row.done for number in one]
+    assert len(row.done) <= limits.COMMITTED_RANGES_KEPT and all(first <= last for first, last in row.done)
+    assert all(last + 1 < first for last, first in zip(ends[1::2], ends[2::2], strict=False)), f"{shown}: {row.done}"
+    assert len(row.ended) <= limits.ENDED_COMMITS_KEPT
+    assert len({one.commit_id for one in row.ended}) == len(row.ended), f"{shown}: one commit ended twice"
+    for one in row.ended:
+        check_commit_id(one.commit_id)
+        assert 0 <= one.token <= counters.applied_index and (one.token > 0 or not one.committed)
+    if row.open_token:
+        assert state.tries[row.open_token].transaction == row.name, f"{shown} has a try of another one"
+
+
+def _check_tries(state: State) -> None:
+    assert len(state.tries) <= limits.OPEN_TRIES_MAX and list(state.tries) == sorted(state.tries)
+    there = {set_id for topic in state.topics.values() for set_id in topic.set_ids}
+    for token, one in state.tries.items():
+        assert 0 < token == one.token <= state.counters.applied_index
+        assert 0 < len(one.set_ids) <= limits.PARTICIPANTS_MAX
+        assert list(one.set_ids) == sorted(set(one.set_ids)) and there.issuperset(one.set_ids)
+        _check_try(one, state.transactions[one.transaction])
+    listed = {(set_id, token) for set_id, tries in state.tries_of.items() for token in tries}
+    assert listed == {(set_id, one.token) for one in state.tries.values() for set_id in one.set_ids}
+    assert len(listed) == state.participant_count <= limits.OPEN_PARTICIPANTS_MAX
+    for tries in state.tries_of.values():
+        assert tries and list(tries) == sorted(tries), "oldest first"
+        assert all(state.tries[token] is one for token, one in tries.items())
+
+
+def _check_try(one: Try, row: Transaction) -> None:
+    assert row.open_token == one.token, f"try {one.token} is not the one that its transaction has"
+    check_commit_id(one.commit_id)
+    ended = row.ended_as(one.commit_id)
+    if one.committed:
+        assert ended is None or ended.committed, f"try {one.token} ended in two ways"
+        assert one.decided_index > one.token, f"try {one.token} is decided before it began"
+        assert row.era != one.era or row.has_done(one.sequence), f"try {one.token} is committed, its sequence is not"
+    else:
+        assert (row.owner, row.era) == (one.owner, one.era), f"try {one.token} is of an owner that was fenced"
+        assert ended is None, f"try {one.token} has ended, and goes on"
+        assert one.sequence > row.latest and not one.decided_index
+
+
+def _check_forgotten(state: State) -> None:
+    assert len(state.forgotten) <= limits.TRANSACTIONS_FORGOTTEN_MAX
+    count = 0
+    for first in state.forgotten:
+        packed = state.forgotten.packed(first)
+        assert packed and len(packed) % HASH_BYTES == 0
+        hashes = [packed[place : place + HASH_BYTES] for place in range(0, len(packed), HASH_BYTES)]
+        assert hashes == sorted(set(hashes)) and all(one[0] == first for one in hashes)
+        count += len(hashes)
+    assert count == len(state.forgotten)

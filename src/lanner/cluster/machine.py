@@ -11,21 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lanner import limits
-from lanner.cluster import brokers, topics
+from lanner.cluster import brokers, topics, transactions
 from lanner.cluster.commands import (
     PRODUCERS_PER_COMMAND_MAX,
+    AbortCommit,
     AllocateProducers,
     AlterTopic,
+    BeginTry,
     CancelPlan,
+    ClaimTransaction,
     Command,
     CreateTopic,
     DeleteTopic,
     DrainBroker,
+    EndTries,
     FailStep,
     FinishStep,
+    ForgetTransactions,
     FoundCluster,
     MoveReplica,
     RaiseFeatureLevel,
@@ -41,12 +46,15 @@ from lanner.cluster.commands import (
 )
 from lanner.cluster.invariants import check_state
 from lanner.cluster.settling import settle
+from lanner.cluster.staged import Begun, Claimed, CommitEnded, Repeated
 from lanner.cluster.state import Counters, Rows, State, Topic
 from lanner.cluster.values import Broker, Move, Plan, ReplicaSet
 from lanner.cluster.views import Views
 from lanner.errors import LannerError, UnknownRecord, ValidationError
 
-Result = Topic | Broker | Plan | ReplicaSet | int | str | LannerError | None
+Staged = Begun | Repeated | CommitEnded | Claimed
+Result = Topic | Broker | Plan | ReplicaSet | Staged | int | str | LannerError | None
+_OF_STAGED_PUBLISH: Final = (BeginTry, EndTries, AbortCommit, ClaimTransaction, ForgetTransactions)
 
 
 class Outcome(NamedTuple):
@@ -63,6 +71,7 @@ class Cluster(Views):
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(State(rows))
+        self.shape_index = self.applied_index  # up to here brokers, topics or places may have changed
 
     @property
     def _counters(self) -> Counters:
@@ -126,6 +135,8 @@ class Cluster(Views):
         state.touch_counters()
         if command is None:
             return Outcome(refused)
+        if not isinstance(command, _OF_STAGED_PUBLISH):
+            self.shape_index = index
         try:
             self._take_time(command)
             result = self._carry_out(command)
@@ -139,7 +150,7 @@ class Cluster(Views):
         now_ms = command.created_ms if isinstance(command, CreateTopic) else getattr(command, "now_ms", 0)
         self._counters.machine_ms = max(self._counters.machine_ms, check_time(now_ms))
 
-    def _carry_out(self, command: Command) -> Topic | Broker | ReplicaSet | int | str | tuple[int]:
+    def _carry_out(self, command: Command) -> Topic | Broker | ReplicaSet | Staged | int | str | tuple[int]:
         """What a command comes to; a plan's id stands in a tuple, to tell it from other numbers."""
         state = self._state
         match command:
@@ -166,6 +177,8 @@ class Cluster(Views):
                 return brokers.raise_feature_level(state, command)
             case TransferLeader():
                 return brokers.transfer_leader(state, command)
+            case BeginTry() | EndTries() | AbortCommit() | ClaimTransaction() | ForgetTransactions():
+                return self._carry_out_staged(command)
             case _:
                 return (self._carry_out_plan(command),)
 
@@ -187,7 +200,23 @@ class Cluster(Views):
             case _:
                 return brokers.report_step(state, command)
 
-    def _as_it_is_now(self, result: Topic | Broker | ReplicaSet | int | str | tuple[int]) -> Result:
+    def _carry_out_staged(
+        self, command: BeginTry | EndTries | AbortCommit | ClaimTransaction | ForgetTransactions
+    ) -> Staged | int:
+        state = self._state
+        match command:
+            case BeginTry():
+                return transactions.begin_try(state, command)
+            case EndTries():
+                return transactions.end_tries(state, command)
+            case AbortCommit():
+                return transactions.abort_commit(state, command)
+            case ClaimTransaction():
+                return transactions.claim_transaction(state, command)
+            case _:
+                return transactions.forget_transactions(state, command)
+
+    def _as_it_is_now(self, result: Topic | Broker | ReplicaSet | Staged | int | str | tuple[int]) -> Result:
         """The result after what followed from the command: a plan may have begun, or be done already."""
         if isinstance(result, Broker):
             return self._state.brokers.get(result.node_id, result)
@@ -202,6 +231,10 @@ class Cluster(Views):
             raise ValidationError(f"{command.count} producer ids cannot be had", field="count")
         counters.next_producer_id = first + command.count
         return first
+
+    def take_changed_tries(self) -> list[int] | None:
+        """The tokens of tries that came, changed or went since the last call; None: look at all of them."""
+        return self._state.take_changed_tries()
 
     # ------------------------------------------------------------------ saving
 

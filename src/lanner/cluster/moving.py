@@ -2,7 +2,7 @@
 
 A move is started when its set is free and its brokers have room for it; then its new replica gets an id that nobody
 ever had, and stands in the set as a learner. From there each reported step changes the set, or only the position. The
-step to be done is always in the state, so a crash at any point loses nothing: whoever leads the set next is asked
+step to be done is always in the state, so a crash at any point loses nothing: the next leader of the set is asked
 for the same step, and finds it done or does it. That is why every step must be harmless when done twice.
 
 A move can be taken back until its source has begun to go. Taking back is done by steps too, because a step may have

@@ -1,24 +1,28 @@
 """The tables of the metadata machine in memory, each row also as bytes, and which rows changed since the last save.
 
 This module knows keys, rows and the indexes that are derived from them (what a broker holds and should lead,
-which moves a set has). It refuses to know any rule: whoever puts a row here has checked it.
+which moves and which tries a set has). It refuses to know any rule: the module that puts a row here has checked it.
 
-Iteration over moves, plans and sets is in the order of their ids, because ids only rise and rows are loaded in key
-order; brokers and topics have no such order, so whoever depends on one sorts them.
+Iteration over moves, plans, sets and tries is in the order of their ids, because ids only rise and rows are loaded in
+key order; over transactions in the order of their last use. Brokers and topics have no such order, so code that depends
+on one sorts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from lanner import features
+from lanner.cluster.settings import written
+from lanner.cluster.staged import Hashes, Transaction, Try
 from lanner.cluster.values import METADATA_SET, Broker, BrokerState, Move, Plan, ReplicaSet
 from lanner.model import TopicSettings
 
 _COUNTERS_KEY: Final = b"c"
+_CHANGED_TRIES_MAX: Final = 10_000
 _NUMBER_BYTES: Final = 8
 
 
@@ -69,6 +73,8 @@ _decode_broker: Final = msgspec.msgpack.Decoder(Broker).decode
 _decode_set: Final = msgspec.msgpack.Decoder(ReplicaSet).decode
 _decode_move: Final = msgspec.msgpack.Decoder(Move).decode
 _decode_plan: Final = msgspec.msgpack.Decoder(Plan).decode
+_decode_transaction: Final = msgspec.msgpack.Decoder(Transaction).decode
+_decode_try: Final = msgspec.msgpack.Decoder(Try).decode
 
 
 class State:
@@ -91,13 +97,23 @@ class State:
         self.moves_of: dict[int, dict[int, Move]] = {}  # set id -> its moves
         self.started: set[int] = set()  # ids of the moves that are under way
         self.partition_count = sum(len(topic.set_ids) for topic in self.topics.values())
+        used = sorted(map(_decode_transaction, _values(rows, b"x")), key=lambda one: (one.used_ms, one.name))
+        self.transactions = {one.name: one for one in used}  # the longest unused first
+        self.once = {one.name: None for one in used if one.once}  # likewise
+        self.tries: dict[int, Try] = {}  # by token
+        self.participant_count = 0  # of all tries
+        self.tries_of: dict[int, dict[int, Try]] = {}  # set id -> the tries that name it, by token
+        self.forgotten = Hashes((key[1], packed) for key, packed in rows.scan(b"z", b"{"))
         self.unsettled = False  # something changed that plans depend on
         self._dirty: set[bytes] = set()
+        self._changed_tries: dict[int, None] | None = None  # None: any of them
         for found in map(_decode_set, _values(rows, b"r")):
             self.sets[found.set_id] = found
             self._index(found, 1)
         for move in map(_decode_move, _values(rows, b"m")):
             self._index_move(move)
+        for one in map(_decode_try, _values(rows, b"y")):
+            self._index_try(one)
 
     # ------------------------------------------------------------------ changes
 
@@ -161,6 +177,68 @@ class State:
         del self.plans[plan_id]
         self._dirty.add(_number_key(b"p", plan_id))
 
+    def put_transaction(self, one: Transaction) -> None:
+        """A row whose time of use has changed goes to the end; time never goes back here."""
+        before = self.transactions.get(one.name)
+        if before is not None and before.used_ms != one.used_ms:
+            del self.transactions[one.name]
+            self.once.pop(one.name, None)
+        self.transactions[one.name] = one
+        if one.once:
+            self.once[one.name] = None
+        else:
+            self.once.pop(one.name, None)
+        self._dirty.add(_transaction_key(one.name))
+
+    def drop_transaction(self, name: str) -> None:
+        del self.transactions[name]
+        self.once.pop(name, None)
+        self._dirty.add(_transaction_key(name))
+
+    def put_try(self, one: Try) -> None:
+        before = self.tries.get(one.token)
+        if before is not None:
+            self._unindex_try(before, set(before.set_ids).difference(one.set_ids))
+        self._index_try(one)
+        self._touch_try(one.token)
+
+    def _index_try(self, one: Try) -> None:
+        self.tries[one.token] = one
+        for set_id in one.set_ids:
+            tries = self.tries_of.setdefault(set_id, {})
+            self.participant_count += one.token not in tries
+            tries[one.token] = one
+
+    def drop_try(self, token: int) -> None:
+        one = self.tries.pop(token)
+        self._unindex_try(one, one.set_ids)
+        self._touch_try(token)
+
+    def _touch_try(self, token: int) -> None:
+        self._dirty.add(_number_key(b"y", token))
+        changed = self._changed_tries
+        if changed is not None:
+            changed[token] = None
+            if len(changed) > _CHANGED_TRIES_MAX:
+                self._changed_tries = None  # nobody asks, or not often enough to be told each one
+
+    def _unindex_try(self, one: Try, set_ids: Collection[int]) -> None:
+        for set_id in set_ids:
+            left = self.tries_of[set_id]
+            del left[one.token]
+            self.participant_count -= 1
+            if not left:
+                del self.tries_of[set_id]
+
+    def note_forgotten(self, name: str) -> None:
+        self._dirty.add(_hashes_key(self.forgotten.add(name)))
+
+    def drop_forgotten(self, name: str) -> None:
+        self._dirty.add(_hashes_key(self.forgotten.discard(name)))
+
+    def clear_forgotten(self) -> None:
+        self._dirty.update(map(_hashes_key, self.forgotten.clear()))
+
     def _index(self, replica_set: ReplicaSet, change: int) -> None:
         """Count a set in, or out, of what its brokers hold; the metadata is held by all and counts for nobody."""
         if replica_set.set_id == METADATA_SET:
@@ -190,11 +268,19 @@ class State:
         found = self.moves_of.get(set_id)
         return () if found is None else found.values()
 
+    def tries_on(self, set_id: int) -> Mapping[int, Try]:
+        """The tries that name a set, oldest first, by token."""
+        return self.tries_of.get(set_id, _NO_TRIES)
+
     def is_active(self, node_id: str) -> bool:
         broker = self.brokers.get(node_id)
         return broker is not None and broker.state is BrokerState.ACTIVE
 
     # ------------------------------------------------------------------ saving
+
+    def take_changed_tries(self) -> list[int] | None:
+        changed, self._changed_tries = self._changed_tries, {}
+        return None if changed is None else list(changed)
 
     def take_dirty(self) -> dict[bytes, bytes | None]:
         """The rows that changed since the last call; None: the row is gone."""
@@ -204,8 +290,15 @@ class State:
     def all_rows(self) -> dict[bytes, bytes]:
         """The whole state, one canonical row for each thing in it."""
         keys = [_COUNTERS_KEY, *map(_topic_key, self.topics), *(b"b" + node_id.encode() for node_id in self.brokers)]
-        for prefix, table in ((b"r", self.sets), (b"m", self.moves), (b"p", self.plans)):
+        tables: tuple[tuple[bytes, Collection[int]], ...] = (
+            (b"r", self.sets),
+            (b"m", self.moves),
+            (b"p", self.plans),
+            (b"y", self.tries),
+        )
+        for prefix, table in tables:
             keys += [_number_key(prefix, number) for number in table]
+        keys += [*map(_transaction_key, self.transactions), *map(_hashes_key, self.forgotten)]
         encoded = {key: self._encode(key) for key in sorted(keys)}
         return {key: value for key, value in encoded.items() if value is not None}
 
@@ -215,9 +308,11 @@ class State:
             topic = self.topics.get(rest.decode())
             if topic is None:
                 return None
-            settings = topic.settings.to_dict()
+            settings = written(topic.settings)
             row = _TopicRow(topic.incarnation, settings, topic.set_ids, topic.created_ms, topic.create_id)
             return msgspec.msgpack.encode(row)
+        if kind == b"z":
+            return self.forgotten.packed(rest[0])
         found: object
         if kind == _COUNTERS_KEY:
             found = self.counters
@@ -227,11 +322,16 @@ class State:
             found = self.sets.get(int.from_bytes(rest, "big"))
         elif kind == b"m":
             found = self.moves.get(int.from_bytes(rest, "big"))
+        elif kind == b"x":
+            found = self.transactions.get(rest.decode())
+        elif kind == b"y":
+            found = self.tries.get(int.from_bytes(rest, "big"))
         else:
             found = self.plans.get(int.from_bytes(rest, "big"))
         return None if found is None else _encoder.encode(found)
 
 
+_NO_TRIES: Final[Mapping[int, Try]] = {}
 _encoder: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
@@ -246,3 +346,11 @@ def _topic_key(name: str) -> bytes:
 
 def _number_key(prefix: bytes, number: int) -> bytes:
     return prefix + number.to_bytes(_NUMBER_BYTES, "big")
+
+
+def _transaction_key(name: str) -> bytes:
+    return b"x" + name.encode()
+
+
+def _hashes_key(first: int) -> bytes:
+    return bytes((ord("z"), first))

@@ -9,7 +9,9 @@ from lanner.cluster.commands import AlterTopic, CreateTopic, DeleteTopic, check_
 from lanner.cluster.moving import drop_move, open_plan
 from lanner.cluster.placement import place_sets, resolve_replication
 from lanner.cluster.planning import add_missing, drop_surplus
+from lanner.cluster.settings import check_settings
 from lanner.cluster.state import State, Topic
+from lanner.cluster.transactions import end_tries_of
 from lanner.cluster.values import PlanKind
 from lanner.errors import Overloaded, TopicExists, TopicNotFound, ValidationError
 from lanner.model import TopicSettings, check_name
@@ -25,6 +27,7 @@ def create_topic(state: State, command: CreateTopic) -> Topic:
         raise TopicExists(f"topic {name!r} exists already", topic=name)
     if len(state.topics) >= limits.TOPICS_MAX:
         raise Overloaded(f"there are {limits.TOPICS_MAX} topics, as many as there may be; delete one first")
+    check_settings(command.settings, state.counters.feature_level)
     given = TopicSettings.from_dict(command.settings)
     settings = replace(given, replication=resolve_replication(state, given.replication))
     topic = Topic(name, state.counters.next_incarnation, settings, (), command.created_ms, command.create_id)
@@ -36,6 +39,7 @@ def create_topic(state: State, command: CreateTopic) -> Topic:
 
 def alter_topic(state: State, command: AlterTopic) -> Topic:
     topic = _find(state, command.name)
+    check_settings(command.settings, state.counters.feature_level)
     settings = topic.settings.changed(command.settings)
     growth = settings.partitions - len(topic.set_ids)
     if growth < 0:
@@ -61,6 +65,7 @@ def delete_topic(state: State, command: DeleteTopic) -> Topic:
     for set_id in topic.set_ids:
         if set_id in state.sets:
             state.drop_set(set_id)
+    end_tries_of(state, gone)
     state.drop_topic(topic.name)
     state.partition_count -= len(topic.set_ids)
     state.unsettled = True

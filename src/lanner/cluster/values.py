@@ -6,6 +6,8 @@ is counted per set and never given twice. So nothing that comes back from the de
 
 A *move* changes one replica set by single steps, listed in it when it is planned; a *plan* is the moves that one wish
 (a drain, a rebalance) came to. The table of steps at the end says what each wish consists of.
+
+What it remembers of staged publish (transactions and tries) stands in `staged`.
 """
 
 from __future__ import annotations

@@ -6,10 +6,13 @@ where a table shows it, it comes in from outside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from lanner import features, limits
 from lanner.cluster.planning import is_drained, last_incarnation
+from lanner.cluster.staged import Transaction, Try
 from lanner.cluster.state import State
 from lanner.cluster.values import (
     METADATA_SET,
@@ -28,7 +31,7 @@ _RESTORING: Final = (PlanKind.JOIN, PlanKind.METADATA, PlanKind.REBUILD, PlanKin
 
 
 class Step(NamedTuple):
-    """One thing to be done now, by whoever leads the set; then finished or failed under the same three values.
+    """One thing to be done now, by the leader of the set; then finished or failed under the same three values.
 
     It must be harmless when it was done before: the report of it may have been lost.
     """
@@ -183,7 +186,7 @@ class Views:
         return state.founded or not any(set_id in topic.set_ids for topic in state.topics.values())
 
     def strays(self, set_id: int, members: Iterable[int]) -> list[int]:
-        """Members of a set's own log that are gone by the record: whoever leads the set should remove them.
+        """Members of a set's own log that are gone by the record: the leader of the set should remove them.
 
         They come about when a leader that lags behind the metadata carries out a step of a move that was taken back
         meanwhile. Their ids are never given again, so it is safe to remove them at any time.
@@ -206,6 +209,63 @@ class Views:
                 if broker is not None and last_incarnation(state, broker).node_id == node_id:
                     return False
         return True
+
+    # ------------------------------------------------------------------ of staged publish
+
+    @property
+    def knows_stages(self) -> bool:
+        """Whether every broker of the cluster knows staged publish; below that level all of it is NotSupported."""
+        return self._state.counters.feature_level >= features.STAGES
+
+    def tries(self) -> Mapping[int, Try]:
+        """Every try that is not over, by token, oldest first."""
+        return MappingProxyType(self._state.tries)
+
+    def tries_on(self, set_id: int) -> Mapping[int, Try]:
+        """Those that name a set."""
+        return self._state.tries_on(set_id)
+
+    def sets_with_tries(self) -> Collection[int]:
+        return self._state.tries_of.keys()
+
+    def try_of(self, token: int) -> Try | None:
+        """None: it is over; or, when the token is above the applied index, this copy has not heard of it yet."""
+        return self._state.tries.get(token)
+
+    def transaction(self, name: str) -> Transaction | None:
+        return self._state.transactions.get(name)
+
+    def transactions(self) -> Mapping[str, Transaction]:
+        """By name, the longest unused first."""
+        return MappingProxyType(self._state.transactions)
+
+    def was_forgotten(self, name: str) -> bool:
+        """Whether the name was used before, and no more is known of it."""
+        return name not in self._state.transactions and name in self._state.forgotten
+
+    @property
+    def forgotten_count(self) -> int:
+        return len(self._state.forgotten)
+
+    def forgettable(self, now_ms: int) -> list[tuple[str, int]]:
+        """What should be forgotten now, as (name, when it was used last): no more than one command takes."""
+        state, most = self._state, limits.TRANSACTIONS_FORGOTTEN_AT_ONCE
+        found: dict[str, int] = {}
+        for name in state.once:
+            row = state.transactions[name]
+            if len(found) >= most or row.used_ms + limits.ONCE_KEPT_MS > now_ms:
+                break
+            if not row.open_token:
+                found[name] = row.used_ms
+        surplus = min(most, len(state.transactions) - limits.TRANSACTIONS_KEPT)
+        names = state.once if state.forgotten.full else state.transactions
+        for name in names:
+            if len(found) >= surplus:
+                break
+            row = state.transactions[name]
+            if not row.open_token:
+                found[name] = row.used_ms
+        return list(found.items())
 
     # ------------------------------------------------------------------ for the operators
 

@@ -13,14 +13,18 @@ from typing import Final
 from lanner.errors import StorageDamaged
 from lanner.ledger.building import Builds
 from lanner.ledger.chunk import Chunk, Run
+from lanner.ledger.damaged import DamagedSet, Judged, generations_of
 from lanner.ledger.holdings import Holdings
 from lanner.ledger.ports import Table
 from lanner.ledger.records import Change, RecordHead, file_of, offset_of, show_position
 from lanner.ledger.rows import (
     SetState,
+    build_key,
+    damaged_key,
     decode_bytes,
     decode_file,
     decode_set,
+    encode_damaged,
     encode_set,
     numbers_in_key,
     ranges_of_set,
@@ -36,31 +40,45 @@ PURGED_ROWS_MAX: Final = 512
 class Books:
     """All sets, their logs, and the files these lie in."""
 
-    def __init__(self, table: Table, segment_bytes: int, next_generation: int) -> None:
+    def __init__(self, table: Table, segment_bytes: int, next_generation: int, raw: Table | None = None) -> None:
         self.holdings = Holdings(segment_bytes)
         self.states: dict[int, SetState] = {}
         self.next_generation = next_generation
         self._table = table
+        self._raw = table if raw is None else raw  # rows as they are stored, where only keys matter
         self._shelf = Shelf(table)
         self.builds = Builds(self._shelf, self.holdings)
         self._logs: dict[int, SetLog] = {}
         self._removed: dict[tuple[int, int], None] = {}  # (set, generation) whose rows are not all taken away
         self._rowless: set[int] = set()  # sets whose m row must go
+        self.damaged: dict[int, DamagedSet] = {}
+        self._damaged_news: set[int] = set()  # sets whose q row must be written, or go
+        self._strays: list[bytes] = []  # keys whose rows must go
 
-    def load(self) -> None:
-        """Everything that the table holds but chunks, which are fetched when they are asked for."""
+    def load(self, judged: Judged | None = None) -> None:
+        """Everything that the table holds but chunks, which are fetched when they are asked for.
+
+        Sets that were judged damaged have no log, but what they hold in files stays until they are removed.
+        """
+        if judged is not None:
+            self.damaged, self._strays = judged.sets, judged.strays
+            self._damaged_news.update(judged.sets)
+            self._removed.update(dict.fromkeys(judged.gone))
         for key, row in self._table.scan(b"g", b"h"):
             self.holdings.load(decode_file(key, row))
         for key, row in self._table.scan(b"m", b"n"):
-            self._add_log(decode_set(key, row))
+            if numbers_in_key(key)[0] not in self.damaged:
+                self._add_log(decode_set(key, row))
         for key, row in self._table.scan(b"n", b"o"):
-            self.builds.begin(decode_set(key, row)).changed = False
+            if numbers_in_key(key)[0] not in self.damaged:
+                self.builds.begin(decode_set(key, row)).changed = False
         for key, _ in self._table.scan(b"x", b"y"):
             set_id, generation = numbers_in_key(key)
             self._removed[set_id, generation] = None
         for key, row in self._table.scan(b"b", b"c"):
             set_id, generation, file_id = numbers_in_key(key)
-            if self.log_of(set_id, generation) is not None:
+            damaged = self.damaged.get(set_id)
+            if self.log_of(set_id, generation) is not None or (damaged and damaged.generation == generation):
                 self.holdings.load_share(set_id, generation, file_id, decode_bytes(key, row))
 
     # -------------------------------------------------------------- sets
@@ -85,13 +103,37 @@ class Books:
         self._rowless.discard(set_id)
         self.next_generation = max(self.next_generation, generation + 1)
 
-    def remove(self, set_id: int) -> None:
-        generation = self.log(set_id).state.generation
+    def remove(self, set_id: int) -> list[int]:
+        """Forget a set and free all it held; its generation, and those that were being built."""
+        if set_id in self.damaged:
+            return self._remove_damaged(set_id)
+        removed = [self.log(set_id).state.generation]
         del self._logs[set_id], self.states[set_id]
-        self._forget(set_id, generation)
+        self._forget(set_id, removed[0])
         self._rowless.add(set_id)
         for build in self.builds.of_set(set_id):
+            removed.append(build.state.generation)
             self.discard(set_id, build.state.generation)
+        return removed
+
+    def _remove_damaged(self, set_id: int) -> list[int]:
+        generation = self.damaged.pop(set_id).generation
+        self._damaged_news.add(set_id)
+        self._rowless.add(set_id)
+        for held in {generation, *generations_of(self._raw, set_id)} - {0}:
+            self._forget(set_id, held)
+            self._strays.append(build_key(set_id, held))
+        return [generation]
+
+    def close_damaged(self, damaged: DamagedSet) -> None:
+        """The set has no log any more, and never will have again under this generation. What it holds stays."""
+        set_id = damaged.set_id
+        if self._logs.pop(set_id, None) is not None:
+            self._shelf.forget(set_id, self.states.pop(set_id).generation)
+            for build in self.builds.of_set(set_id):
+                self.discard(set_id, build.state.generation)
+        self.damaged[set_id] = damaged
+        self._damaged_news.add(set_id)
 
     def _forget(self, set_id: int, generation: int) -> None:
         """All that this generation held is free, and its rows go by and by."""
@@ -146,23 +188,36 @@ class Books:
             log.changed = True
 
     def append(self, set_id: int, generation: int, run: Run) -> None:
+        """Entries that are durable. Where the row that says what lies before them is damaged, the set is closed."""
         log = self.log_of(set_id, generation)
-        if log is not None:  # else it was removed meanwhile
+        if log is None:  # it was removed meanwhile
+            return
+        try:
             log.append(run)
+        except StorageDamaged as error:
+            if not set_id:
+                raise
+            state = self.states[set_id]
+            self.close_damaged(DamagedSet(set_id, error, state.replica_id, state.generation))
 
     def replay(self, record: RecordHead) -> None:
         """One record of the journal, as a restart finds it."""
         for set_id, generation, change in record.changes:
+            known = self.damaged.get(set_id) or self.states.get(set_id)
             if change == Change.REMOVED:
-                state = self.states.get(set_id)
-                if state is not None and state.generation == generation:
+                if known is not None and known.generation == generation:
                     self.remove(set_id)
             elif generation < self.next_generation:
                 continue  # the table knows of it
             elif change == Change.ADDED:
+                if set_id in self.damaged:
+                    self.remove(set_id)  # that it was is not said where its generation was not known
                 self.add(set_id, generation)
             elif change == Change.BUILDING:
-                self.build(set_id, generation)
+                if set_id in self.damaged:
+                    self.next_generation = generation + 1
+                else:
+                    self.build(set_id, generation)
         for set_id, term, vote, generation in record.votes:
             self.vote(set_id, generation, term, vote)
         for set_id, generation, run in record.runs():
@@ -191,6 +246,8 @@ class Books:
             or self.holdings.has_dirty
             or self._removed
             or self._rowless
+            or self._damaged_news
+            or self._strays
             or self.builds.has_changes
             or any(log.changed for log in self._logs.values())
         )
@@ -204,6 +261,13 @@ class Books:
         chunks = self._shelf.take_dirty(puts)
         purged = self._purge(puts)
         puts.update(self.holdings.take_rows())
+        puts.update(dict.fromkeys(self._strays))
+        self._strays.clear()
+        for set_id in self._damaged_news:
+            damaged = self.damaged.get(set_id)
+            noted = None if damaged is None else encode_damaged(damaged.generation, damaged.replica_id)
+            puts[damaged_key(set_id)] = noted
+        self._damaged_news.clear()
         for set_id in self._rowless:
             puts[set_key(set_id)] = None
         self._rowless.clear()
@@ -227,6 +291,7 @@ class Books:
     def check(self) -> None:
         """Assert that live bytes are what a count of every entry gives (tests and simulators; it reads every row)."""
         counted: dict[tuple[int, int, int], int] = {}
+        assert not self.damaged.keys() & self._logs.keys(), "a set that is closed has no log"
         for log in (*self._logs.values(), *self.builds):
             state = log.state
             numbers = self._shelf.numbers(state.set_id, state.generation)
@@ -238,6 +303,9 @@ class Books:
             assert state.compacted_index <= state.saved_index <= state.last_index, state
             for index in range(state.compacted_index + 1, state.last_index + 1):
                 assert log.find(index) is not None, f"entry {index} of set {state.set_id} is missing"
+        for damaged in self.damaged.values():
+            owner = (damaged.set_id, damaged.generation)
+            counted |= {(*owner, file_id): held for file_id, held in self.holdings.shares(*owner).items()}
         self.holdings.check(counted)
 
     def _purge(self, puts: dict[bytes, bytes | None]) -> list[tuple[int, int]]:
@@ -246,7 +314,7 @@ class Books:
         finished = []
         for set_id, generation in self._removed:
             for start, stop in ranges_of_set(set_id, generation):
-                for key, _ in self._table.scan(start, stop):
+                for key, _ in self._raw.scan(start, stop):
                     if room == 0:
                         break
                     puts[key] = None

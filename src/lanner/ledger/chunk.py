@@ -254,5 +254,6 @@ def _damaged(key: tuple[int, int, int]) -> StorageDamaged:
     set_id, generation, number = key
     return StorageDamaged(
         f"the table's row for entries {number << CHUNK_BITS} and up of replica set {set_id} (generation {generation}) "
-        "does not decode; restore the data directory from a backup, or let this replica rejoin from its peers"
+        "does not decode",
+        set_id=set_id,
     )

@@ -105,16 +105,16 @@ class Holdings:
     def share(self, set_id: int, generation: int, file_id: int) -> int:
         return self._live.get((set_id, generation), {}).get(file_id, 0)
 
+    def shares(self, set_id: int, generation: int) -> dict[int, int]:
+        """What the set holds, by file."""
+        return dict(self._live.get((set_id, generation), {}))
+
     def match(self, present: Mapping[int, int], position_file: int) -> tuple[int, ...]:
         """Take the sizes of the files that are there; those that nobody knows and replay will not need."""
         held = {file_id for shares in self._live.values() for file_id in shares}
         missing = sorted(held - present.keys())
         if missing:
-            raise StorageDamaged(
-                f"file {missing[0]} is missing, and replica sets have entries in it; restore the data directory from a "
-                "backup, or let this broker rejoin from its peers",
-                file=missing[0],
-            )
+            raise StorageDamaged(f"file {missing[0]} is missing, and replica sets have entries in it", file=missing[0])
         for info in list(self.files.values()):
             if info.file_id not in present:
                 self.remove(info.file_id)

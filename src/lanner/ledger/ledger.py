@@ -22,7 +22,7 @@ The ledger knows no machine, no clock and no thread. It is told what is wanted (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,6 +32,7 @@ from lanner.ledger.books import Books
 from lanner.ledger.building import BuildItem
 from lanner.ledger.chunk import Part
 from lanner.ledger.conversion import ALL_SEALED, Progress, open_table
+from lanner.ledger.damaged import DamagedSet, judge
 from lanner.ledger.inspection import inspect
 from lanner.ledger.journal import Commit, CommitItem, Journal, Preparation, Segment
 from lanner.ledger.ports import Files, Table
@@ -60,6 +61,7 @@ from lanner.ledger.rows import (
     machine_prefix,
 )
 from lanner.ledger.saving import Rows, Save
+from lanner.ledger.seals import SealedTable
 from lanner.ledger.setlog import SetLog, Stored, Wanted
 
 _FIRST: Final = JournalRow(position_at(1, HEADER_BYTES), 1, 1)
@@ -80,12 +82,13 @@ class Ledger:
     """See the module. Made by `recover`; every other method runs in the loop, and at most reads rows."""
 
     def __init__(
-        self, table: Table, random_bytes: Callable[[int], bytes], segment_bytes: int, stored: JournalRow
+        self, table: SealedTable, random_bytes: Callable[[int], bytes], segment_bytes: int, stored: JournalRow
     ) -> None:
         self.recovery = Recovery()
+        self.unreadable = table.unreadable  # sets of which a row was found damaged by a read; see `close_damaged`
         self._table = table
         self._journal = Journal(random_bytes, segment_bytes, stored.position, stored.next_file)
-        self._books = Books(table, segment_bytes, stored.next_generation)
+        self._books = Books(table, segment_bytes, stored.next_generation, table.unchecked)
         self._holdings = self._books.holdings
         self._changes: list[bytes] = []  # sets added, removed and being built, which no commit carries yet
         self._marks: list[bytes] = []  # where the snapshots of the latter end, and which replicas were added
@@ -111,27 +114,28 @@ class Ledger:
         random_bytes: Callable[[int], bytes],
         segment_bytes: int = limits.SEGMENT_BYTES,
         read_only: bool = False,
+        close_damaged: bool = False,
         converting: Progress | None = None,
     ) -> Ledger:
         """The ledger as the table has it, and every record of the journal since. The only method that does I/O.
 
+        Damage in the rows of one set is raised, or else only closes that set (`close_damaged`; see `damaged`).
         `converting` is told how far it is, where the table of an older release must be converted first.
         """
         rows = open_table(table, read_only=read_only, progress=converting)
-        for flaw in inspect(rows):
-            raise flaw.error
+        judged = judge(rows, inspect(rows))
+        if not close_damaged:
+            for damaged in judged.sets.values():
+                raise damaged.error
         row = rows.get(JOURNAL_KEY)
         present = dict(files.list())
         if row is None:
             if present:
-                raise StorageDamaged(
-                    f"the journal has {len(present)} files, but the table is empty; restore the data directory from a "
-                    "backup, or let this broker rejoin from its peers under an empty directory"
-                )
+                raise StorageDamaged(f"the journal has {len(present)} files, but the table is empty")
             if not read_only:
                 rows.commit({JOURNAL_KEY: encode_journal(_FIRST), FORMAT_KEY: ALL_SEALED})
         ledger = cls(rows, random_bytes, segment_bytes, _FIRST if row is None else decode_journal(row))
-        ledger._books.load()
+        ledger._books.load(judged)
         deleted = ledger._delete_leftovers(files, present, read_only=read_only)
         unknown = ledger._holdings.match(present, file_of(ledger._journal.position))
         replayed = ledger._replay(files, present, read_only=read_only)
@@ -231,12 +235,19 @@ class Ledger:
 
     def remove_set(self, set_id: int) -> None:
         """Forget a set and free all it held; durable with the next commit."""
-        generations = [self._books.log(set_id).state.generation]
-        generations += [
-            build.state.generation for build in self._books.builds.of_set(set_id)
-        ]  # a flip may be in flight
-        self._books.remove(set_id)
-        self._changes += [CHANGE.pack(set_id, generation, Change.REMOVED) for generation in generations]
+        removed = self._books.remove(set_id)  # also what is being built, as a flip may be in flight
+        self._changes += [CHANGE.pack(set_id, generation, Change.REMOVED) for generation in removed]
+
+    @property
+    def damaged(self) -> Mapping[int, DamagedSet]:
+        """Sets that are closed, because a row of them is damaged. Only `remove_set` ends that."""
+        return self._books.damaged
+
+    def close_damaged(self, set_id: int, error: StorageDamaged, replica_id: int = 0) -> None:
+        """A row of the set is damaged: from now on it has no log. Also to say whose log that was, once it is known."""
+        known = self._books.damaged.get(set_id)
+        state = self._books.states[set_id] if known is None else known
+        self._books.close_damaged(DamagedSet(set_id, error, replica_id or state.replica_id, state.generation))
 
     def log_of(self, set_id: int, generation: int) -> SetLog | None:
         """The log of a set, if it is still of this generation. For rewrites."""
@@ -338,9 +349,6 @@ class Ledger:
         staged = self._staged(set_id, index)
         return self._books.log(set_id).term(index) if staged is None else staged.term
 
-    def kind(self, set_id: int, index: int) -> int:
-        return self.entry(set_id, index).kind
-
     def entry(self, set_id: int, index: int) -> Stored:
         """Term, kind and place of an entry. KeyError when it is gone."""
         return self._staged(set_id, index) or self._books.log(set_id).stored(index)
@@ -427,6 +435,7 @@ class Ledger:
             log = self._books.log_of(set_id, generation)
             if log is not None:
                 log.state.saved_index = applied_index
+        self._table.written(save.taken)
         self._droppable.extend(save.dropped)
         self._reserved_saved = save.reserved
 

@@ -46,7 +46,7 @@ class Files(Protocol):
         """Cut the file; durable with its next sync."""
 
     def remove(self, file_id: int) -> None:
-        """Take the file's name away, durably; a file that is gone already is no error. Whoever reads it may go on."""
+        """Take the file's name away, durably; a file that is gone already is no error. Those who read it may go on."""
 
     def free_bytes(self) -> tuple[int, int]:
         """(free, total) bytes of the disk."""

@@ -373,7 +373,7 @@ def check_payload(payload: bytes, location: Location) -> None:
     if len(payload) != location.length or crc32c(payload) != location.crc:
         raise StorageDamaged(
             f"the entry in file {location.file} at offset {location.offset} ({location.length} bytes) does not match "
-            "its checksum; restore the data directory from a backup, or let this replica rejoin from its peers",
+            "its checksum; where other brokers have copies this one is replaced by itself, else readers are told",
             file=location.file,
             offset=location.offset,
         )

@@ -11,7 +11,8 @@ that follows how each kind of end is told from the others:
   succeeded. It is a *torn tail* and may be cut. If it was written whole, it is *damage* as well (see `tails`).
 
 A cut is made by writing zeros over everything behind it and syncing them, before anything new is written there: a
-stale record can never come back to life behind a shorter new one.
+stale record can never come back to life behind a shorter new one. And the last record is written again and synced,
+because all that replay has seen counts as durable from then on.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Replayed:
     torn_bytes: int = 0
     headers: dict[int, FileHeader] = field(default_factory=dict)
     spare: list[int] = field(default_factory=list)  # segments behind the end: empty, or cut until they were
+    last: RecordHead | None = None  # the last record
     unfinished: list[int] = field(default_factory=list)  # files whose creation was interrupted: nothing is in them
 
 
@@ -64,7 +66,8 @@ def replay(
     *,
     cut: bool = True,
 ) -> Replayed:
-    """Hand every record from the position on to `apply`, in order; cut a torn tail unless told not to.
+    """Hand every record from the position on to `apply`, in order; cut a torn tail and make the rest durable, unless
+    told not to.
 
     StorageDamaged if something was durable and no longer is; nothing is cut then.
     """
@@ -89,6 +92,8 @@ def replay(
         _replay_segment(reader, HEADER_BYTES, result, apply)
     _check_headers_of_unfinished(files, dict(segments), result)
     _cut_tail(files, readers.get(file_of(result.position)), behind, result, cut=cut)
+    if cut and result.last is not None:
+        _write_again(files, result.last)
     return result
 
 
@@ -121,6 +126,7 @@ def _replay_segment(reader: RecordReader, offset: int, result: Replayed, apply: 
             break
         apply(record)
         result.records += 1
+        result.last = record
         result.bytes += record.end_offset - offset
         offset = record.end_offset
     result.position = position_at(reader.file_id, offset)
@@ -165,6 +171,17 @@ def _cut_tail(
         if cut and end > offset:
             _write_zeros(files, reader.file_id, offset, end)
     result.spare = [reader.file_id for reader in behind]
+
+
+def _write_again(files: Files, record: RecordHead) -> None:
+    """Make the last record durable: what was read may only be in the system's cache.
+
+    The process may have ended before its sync, or because that failed; then the pages count as clean, and a sync alone
+    would do nothing. Every record before it was durable when it was begun.
+    """
+    file_id, offset = file_of(record.position), offset_of(record.position)
+    files.write(file_id, offset, [files.read(file_id, offset, record.end_offset - offset)])
+    files.sync(file_id)
 
 
 def _write_zeros(files: Files, file_id: int, start: int, end: int) -> None:

@@ -83,7 +83,7 @@ class Rewrite:
         self.target = target
         self.created = False
         self.size = HEADER_BYTES
-        self.damaged: list[Location] = []
+        self.damaged: list[tuple[int, int, StorageDamaged]] = []  # (set, index) of what was left where it is
         self.copied_entries = 0
         self.copied_bytes = 0
         self._waiting = list(sources)
@@ -184,13 +184,13 @@ class Rewrite:
         try:
             return read_entries(files, [found.location for found in chosen])
         except StorageDamaged:
-            return [self._payload_unless_damaged(files, found.location) for found in chosen]
+            return [self._payload_unless_damaged(files, found) for found in chosen]
 
-    def _payload_unless_damaged(self, files: Files, location: Location) -> bytes | None:
+    def _payload_unless_damaged(self, files: Files, found: _Found) -> bytes | None:
         try:
-            return read_entry(files, location)
-        except StorageDamaged:
-            self.damaged.append(location)
+            return read_entry(files, found.location)
+        except StorageDamaged as error:
+            self.damaged.append((found.set_id, found.index, error))
             return None
 
     # -------------------------------------------------------------- loop

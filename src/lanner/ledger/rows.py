@@ -8,6 +8,7 @@
     s/set/gen/key        → a row of the set's machine
     n/set/gen            → a generation that is being built: as m, its last index being what has arrived
     x/set/gen            → the set is gone; its rows are being taken away
+    q/set                → the set is closed, as a row of it was damaged: generation, replica id (see damaged)
     v                    → that all rows are sealed, or how far (see conversion)
 
 Keys are big-endian, so that ranges scan in order. Every row opens with a version, and ends with a checksum over key
@@ -16,6 +17,7 @@ and value (see seals).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -23,6 +25,7 @@ from struct import error as StructError  # noqa: N812
 from typing import Final, NamedTuple
 
 from lanner.errors import StorageDamaged
+from lanner.ledger.ports import Table
 from lanner.ledger.records import FileKind
 
 _VERSION: Final = 1
@@ -31,6 +34,7 @@ _SET: Final = Struct("<BIQQQQQQQQ")
 _SET_BEFORE: Final = Struct("<BIQQQQQQQ")  # when a broker was alone, and so always replica 1
 _FILE: Final = Struct("<BBBQQ")
 _BYTES: Final = Struct("<BQ")
+_DAMAGED: Final = Struct("<BQQ")
 _SET_KEY: Final = Struct(">cQ")
 _GENERATION_KEY: Final = Struct(">cQI")
 _NUMBER_KEY: Final = Struct(">cQIQ")
@@ -39,7 +43,7 @@ JOURNAL_KEY: Final = b"j"
 FORMAT_KEY: Final = b"v"
 JOURNAL_ROW_BYTES: Final = _JOURNAL.size
 OWNER_BYTES: Final = _GENERATION_KEY.size  # so much of a key says which set and generation a row belongs to
-_KINDS_OF_SETS: Final = frozenset(b"mebsnx")
+_KINDS_OF_SETS: Final = frozenset(b"mebsnxq")
 
 
 class FileState(IntEnum):
@@ -112,6 +116,10 @@ def removed_key(set_id: int, generation: int) -> bytes:
     return _GENERATION_KEY.pack(b"x", set_id, generation)
 
 
+def damaged_key(set_id: int) -> bytes:
+    return _SET_KEY.pack(b"q", set_id)
+
+
 def chunk_range(set_id: int, generation: int) -> tuple[bytes, bytes]:
     return _GENERATION_KEY.pack(b"e", set_id, generation), _GENERATION_KEY.pack(b"e", set_id, generation + 1)
 
@@ -143,9 +151,19 @@ def set_of_key(key: bytes) -> int | None:
 
 def generation_of_key(key: bytes) -> int | None:
     """The generation that a row of a set belongs to; None: to the set itself."""
-    if key[:1] == b"m" or len(key) < _GENERATION_KEY.size:
+    if key[:1] in (b"m", b"q") or len(key) < _GENERATION_KEY.size:
         return None
     return int(_GENERATION_KEY.unpack_from(key)[2])
+
+
+def owners(table: Table, kind: bytes, set_id: int) -> Iterator[int]:
+    """The generations of a set that have rows of this kind. Only keys are looked at, one of each generation."""
+    start = _SET_KEY.pack(kind, set_id)
+    stop = start + bytes([0xFF] * (OWNER_BYTES - _SET_KEY.size))
+    while (key := next((key for key, _ in table.scan(start, stop) if len(key) >= OWNER_BYTES), None)) is not None:
+        generation = int(_GENERATION_KEY.unpack_from(key)[2])
+        yield generation
+        start = _GENERATION_KEY.pack(kind, set_id, generation + 1)
 
 
 def encode_journal(row: JournalRow) -> bytes:
@@ -175,6 +193,16 @@ def decode_set(key: bytes, data: bytes) -> SetState:
     """The row of a set, or of a generation that is being built."""
     layout = _SET_BEFORE if len(data) == _SET_BEFORE.size else _SET
     return SetState(numbers_in_key(key)[0], *_unpack(layout, key, data))
+
+
+def encode_damaged(generation: int, replica_id: int) -> bytes:
+    return _DAMAGED.pack(_VERSION, generation, replica_id)
+
+
+def decode_damaged(key: bytes, data: bytes) -> tuple[int, int, int]:
+    """Set, generation and replica id."""
+    generation, replica_id = _unpack(_DAMAGED, key, data)
+    return numbers_in_key(key)[0], generation, replica_id
 
 
 def encode_file(info: FileInfo) -> bytes:
@@ -212,7 +240,6 @@ def _unpack(layout: Struct, key: bytes, data: bytes) -> tuple[int, ...]:
 
 
 def _damaged(key: bytes) -> StorageDamaged:
-    return StorageDamaged(
-        f"the table's row {key.hex()} does not decode; restore the data directory from a backup, "
-        "or let this broker rejoin from its peers"
-    )
+    set_id = set_of_key(key)
+    whose = {"set_id": set_id} if set_id else {}
+    return StorageDamaged(f"the table's row {key.hex()} does not decode", **whose)

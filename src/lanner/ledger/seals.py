@@ -10,7 +10,7 @@ and as the seal covers the key, it says which row that was: `true_key`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Final
 
@@ -88,14 +88,26 @@ class SealedTable:
     def __init__(self, table: Table, plain_after: bytes | None = None) -> None:
         self.unchecked = table
         self._plain_after = plain_after
+        self._hidden: set[bytes] = set()
+        self.unreadable: dict[int, StorageDamaged] = {}  # sets of which a row was read and found damaged
+
+    def hide(self, keys: Iterable[bytes]) -> None:
+        """Rows that are damaged, and whose damage is known: read as if they were not there, until they are written."""
+        self._hidden.update(keys)
+
+    def written(self, keys: Iterable[bytes]) -> None:
+        """What stands there now was written after the damage."""
+        if self._hidden:
+            self._hidden.difference_update(keys)
 
     def get(self, key: bytes) -> bytes | None:
         row = self.unchecked.get(key)
-        return None if row is None else self._open(key, row)
+        return None if row is None or key in self._hidden else self._open(key, row)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, row in self.unchecked.scan(start, stop):
-            yield key, self._open(key, row)
+            if key not in self._hidden:
+                yield key, self._open(key, row)
 
     def commit(self, puts: Mapping[bytes, bytes | None]) -> None:
         self.unchecked.commit(SealedRows(puts))
@@ -108,4 +120,11 @@ class SealedTable:
         return after is None or key <= after or (after != b"" and key in (JOURNAL_KEY, FORMAT_KEY))
 
     def _open(self, key: bytes, row: bytes) -> bytes:
-        return unseal(key, row) if self.is_sealed(key) else row
+        if not self.is_sealed(key):
+            return row
+        try:
+            return unseal(key, row)
+        except StorageDamaged as error:
+            if "set_id" in error.details:
+                self.unreadable[error.details["set_id"]] = error
+            raise

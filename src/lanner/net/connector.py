@@ -181,7 +181,7 @@ class ClientLink(Link):
         for future in waiting:
             if not future.done():
                 future.set_exception(self._loss())
-                future.exception()  # whoever still awaits it is told; if nobody does, that is no news
+                future.exception()  # a caller that still awaits it is told; if there is none, that is no news
 
     def _loss(self) -> LannerError:
         """Why nothing can be asked any more, as an error of its own for each who asks."""

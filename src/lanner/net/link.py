@@ -180,7 +180,7 @@ class Link(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """The socket takes more bytes: whoever has a choice writes only then."""
+        """The socket takes more bytes: a writer that has a choice writes only then."""
         return self._writable
 
     @property

@@ -5,10 +5,13 @@ one from everything that waits. See `machine` for the driver's view, `records` f
 progress is kept.
 """
 
+from lanner.partition.appends import HeaderLike
 from lanner.partition.batches import BatchRef, Rows
-from lanner.partition.changes import HeaderLike
+from lanner.partition.dead import DeadRun, DeadStretch
+from lanner.partition.holds import HoldState
 from lanner.partition.machine import Partition
-from lanner.partition.records import APPEND_PREFIX_BYTES, encode_append
+from lanner.partition.reads import Stretch
+from lanner.partition.records import STAGE_KIND, Counted, StageNote, batch_start, encode_append, encode_stage
 from lanner.partition.requests import (
     WAIT,
     Answer,
@@ -18,12 +21,17 @@ from lanner.partition.requests import (
     Decided,
     Discard,
     DropGroup,
+    DropStages,
     GroupState,
     Lease,
     MakeGroup,
+    NumberDead,
     Outcome,
     Poll,
     PollAnswer,
+    Prepare,
+    Prepared,
+    PublishStages,
     Redrive,
     Release,
     Request,
@@ -31,29 +39,40 @@ from lanner.partition.requests import (
     Settle,
     SettleItem,
     SettleKind,
+    Staged,
     Tick,
     Wait,
+    WithdrawStages,
 )
 
 __all__ = [
-    "APPEND_PREFIX_BYTES",
+    "STAGE_KIND",
     "WAIT",
     "Answer",
     "Appended",
     "BatchRef",
     "CommitOffset",
+    "Counted",
     "DeadEntry",
+    "DeadRun",
+    "DeadStretch",
     "Decided",
     "Discard",
     "DropGroup",
+    "DropStages",
     "GroupState",
     "HeaderLike",
+    "HoldState",
     "Lease",
     "MakeGroup",
+    "NumberDead",
     "Outcome",
     "Partition",
     "Poll",
     "PollAnswer",
+    "Prepare",
+    "Prepared",
+    "PublishStages",
     "Redrive",
     "Release",
     "Request",
@@ -62,7 +81,13 @@ __all__ = [
     "Settle",
     "SettleItem",
     "SettleKind",
+    "StageNote",
+    "Staged",
+    "Stretch",
     "Tick",
     "Wait",
+    "WithdrawStages",
+    "batch_start",
     "encode_append",
+    "encode_stage",
 ]

@@ -1,140 +1,31 @@
-"""Applying: the only code that changes a partition.
+"""Applying: with `appends`, the only code that changes a partition.
 
-An append runs fixed rules (sequence, dedup, offsets, lane places); a decision's facts are carried out one after the
-other. No policy, no setting and no clock is consulted here, so every replica that applies the same entries has the same
-rows. A fact about something that is no longer there is without effect: appends may come between a decision and its
-application, and nothing may ever stop a log from being applied.
+Appends and stages run fixed rules; a decision's facts are carried out one after the other. No policy, no setting and no
+clock is consulted here, so every replica that applies the same entries has the same rows. A fact about something that
+is no longer there is without effect: appends may come between a decision and its application, and nothing may ever stop
+a log from being applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from lanner.errors import LannerError, MalformedBatch, UnknownRecord, UnsupportedVersion
-from lanner.limits import BATCH_MESSAGES_MAX, TIME_MS_MAX
-from lanner.model import LANES, GroupKind
+from lanner.errors import LannerError, UnknownRecord
+from lanner.model import GroupKind
 from lanner.partition import records
+from lanner.partition.appends import store
 from lanner.partition.batches import NOT_PLACED, BatchRef
 from lanner.partition.groups import Group
 from lanner.partition.kept import kept_size
 from lanner.partition.leases import runs_of
 from lanner.partition.places import LaneProgress, Standing
-from lanner.partition.producers import SentBatch
 from lanner.partition.records import mask_of
-from lanner.partition.requests import Appended, Outcome
+from lanner.partition.requests import Outcome, Prepared
+from lanner.partition.staging import StagedBatch
 from lanner.partition.state import State
 
-
-class HeaderLike(Protocol):
-    """What a partition needs to know of a batch."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def producer_epoch(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
-    @property
-    def deliver_at_ms(self) -> int: ...
-    @property
-    def expires_at_ms(self) -> int: ...
-    @property
-    def dedup_id(self) -> bytes: ...
-
-
 _NOTHING: Final[tuple[tuple[int, tuple[int, ...] | None, int], ...]] = ()
-
-
-# ------------------------------------------------------------------ appends
-
-
-def apply_append(state: State, index: int, payload: bytes, header_of: Callable[[memoryview], HeaderLike]) -> Outcome:
-    try:
-        append_ms = records.decode_append(payload)
-        header = _read_header(payload, header_of)
-        if append_ms > state.machine_ms:
-            state.machine_ms = append_ms
-        repeated = _find_repeat(state, header)
-    except UnknownRecord:
-        raise
-    except LannerError as error:
-        return Outcome(error, False, _NOTHING, False)
-    if repeated is not None:
-        return Outcome(repeated, False, _NOTHING, False)
-    return _store(state, index, len(payload) - records.APPEND_PREFIX_BYTES, header)
-
-
-def _read_header(payload: bytes, header_of: Callable[[memoryview], HeaderLike]) -> HeaderLike:
-    try:
-        header = header_of(memoryview(payload)[records.APPEND_PREFIX_BYTES :])
-    except UnsupportedVersion as error:  # a door lets no such batch in, unless its release knows it
-        raise UnknownRecord(f"the log holds a batch that is not known here: {error.message}") from None
-    except LannerError:
-        raise
-    except Exception as error:  # whatever a reader of foreign bytes may raise: it is in the log, and must not stop it
-        raise MalformedBatch(f"the batch's header does not decode: {error}") from None
-    if not 0 < header.count <= BATCH_MESSAGES_MAX:
-        raise MalformedBatch(f"the batch says it has {header.count} messages", field="count")
-    if not 0 <= header.priority < LANES:
-        raise MalformedBatch(f"the batch has priority {header.priority}", field="priority")
-    if not (0 <= header.deliver_at_ms <= TIME_MS_MAX and 0 <= header.expires_at_ms <= TIME_MS_MAX):
-        raise MalformedBatch("the batch has a time that is not one", field="deliver_at_ms")
-    return header
-
-
-def _find_repeat(state: State, header: HeaderLike) -> Appended | None:
-    if header.producer_id:
-        if header.sequence < 0:
-            raise MalformedBatch("a batch with a producer id needs a sequence", field="sequence")
-        sent = state.producers.find_duplicate(
-            header.producer_id, header.producer_epoch, header.priority, header.sequence
-        )
-        if sent is not None:
-            return Appended(sent.base_offset, sent.count or header.count, sent.append_ms, True)
-    if header.dedup_id:
-        known = state.dedup.get(bytes(header.dedup_id))
-        if known is not None:
-            _note_producer(state, header, known.base_offset, known.count, known.append_ms)
-            return Appended(known.base_offset, known.count, known.append_ms, True)
-    return None
-
-
-def _note_producer(state: State, header: HeaderLike, base_offset: int, count: int, append_ms: int) -> None:
-    if header.producer_id:
-        batch = SentBatch(header.sequence, base_offset, count, append_ms)
-        state.producers.note(header.producer_id, header.producer_epoch, header.priority, batch, state.machine_ms)
-
-
-def _store(state: State, index: int, size: int, header: HeaderLike) -> Outcome:
-    base_offset = state.end_offset
-    count = header.count
-    lane = header.priority
-    now_ms = state.machine_ms
-    deliver_at_ms = header.deliver_at_ms
-    delayed = deliver_at_ms > now_ms
-    if delayed:
-        lane_base = NOT_PLACED
-        state.delayed.put(base_offset, deliver_at_ms)
-    else:
-        lane_base = state.lanes[lane].append(base_offset, count)
-    expires_at_ms = header.expires_at_ms
-    if expires_at_ms:
-        state.expiring_count += 1
-    ref = BatchRef(base_offset, count, index, size, lane, lane_base, now_ms, deliver_at_ms, expires_at_ms)
-    state.batches.append(ref)
-    state.end_offset = base_offset + count
-    state.stored_bytes += size
-    state.batch_count += 1
-    if header.producer_id:
-        _note_producer(state, header, base_offset, count, now_ms)
-    if header.dedup_id:
-        state.dedup.note(bytes(header.dedup_id), base_offset, count, now_ms)
-    return Outcome(Appended(base_offset, count, now_ms, False), True, _NOTHING, not delayed)
 
 
 # ------------------------------------------------------------------ decisions
@@ -298,6 +189,8 @@ class _Changes:
         if group is not None:
             mask = mask_of(fact.mask)
             group.give_back(fact.token, mask, Standing.DEAD, self.now_ms, fact.reason, False, fact.asked)
+            if group.dead_numbers.end >= 0:
+                self.deliverable = True  # to those who read the dead letters as a stream
             self._room_made(group)
 
     def extend(self, fact: records.Extended) -> None:
@@ -334,6 +227,11 @@ class _Changes:
         if group is not None:
             for lane, place, count in fact.ranges:
                 group.cut_dead(lane, place, count, redrive=False)
+
+    def number_dead(self, fact: records.DeadNumbered) -> None:
+        group = self._group(fact.group)
+        if group is not None:
+            group.number_dead()
 
     # ---- the log
 
@@ -375,6 +273,40 @@ class _Changes:
 
     def forget_dedup(self, fact: records.DedupForgotten) -> None:
         self.state.dedup.forget(fact.until_ms)
+
+    # ---- stages
+
+    def prepare_stages(self, fact: records.StagesPrepared) -> None:
+        stages = self.state.stages
+        stages.metadata_index = max(stages.metadata_index, fact.metadata_index)
+        if fact.token in stages.prepared or not fact.manifest:
+            return
+        if stages.missing(fact.transaction, fact.owner, fact.sequence, fact.manifest):
+            return  # something was staged to one of them since: the try ends at its deadline
+        manifest = tuple(fact.manifest)
+        stages.prepare(
+            fact.token, Prepared(fact.transaction, fact.owner, fact.sequence, manifest, 0, self.now_ms, 0, 0)
+        )
+
+    def publish_stages(self, fact: records.StagesPublished) -> None:
+        for batch in self._deal(fact):
+            ref = store(self.state, batch.index, batch.size, batch)
+            self.deliverable = self.deliverable or ref.lane_base != NOT_PLACED
+
+    def withdraw_stages(self, fact: records.StagesWithdrawn) -> None:
+        self.released += [(batch.index, None, 0) for batch in self._deal(fact)]
+
+    def _deal(self, fact: records.StagesPublished | records.StagesWithdrawn) -> list[StagedBatch]:
+        stages = self.state.stages
+        stages.metadata_index = max(stages.metadata_index, fact.metadata_index)
+        prepared = stages.prepared.get(fact.token)
+        if prepared is None or prepared.dealt != fact.first:
+            return []
+        return stages.deal(fact.token, fact.count)
+
+    def drop_stages(self, fact: records.StagesDropped) -> None:
+        for attempt, active_ms in fact.attempts:
+            self.released += [(index, None, 0) for index in self.state.stages.drop(attempt, active_ms)]
 
     # ---- kept batches
 
@@ -428,8 +360,13 @@ _HANDLERS: Final[dict[type, Callable[[_Changes, Any], None]]] = {
     records.WaitOver: _Changes.end_wait,
     records.Redriven: _Changes.redrive,
     records.Discarded: _Changes.discard,
+    records.DeadNumbered: _Changes.number_dead,
     records.DelayOver: _Changes.end_delay,
     records.Trimmed: _Changes.trim,
     records.ProducersForgotten: _Changes.forget_producers,
     records.DedupForgotten: _Changes.forget_dedup,
+    records.StagesPrepared: _Changes.prepare_stages,
+    records.StagesPublished: _Changes.publish_stages,
+    records.StagesWithdrawn: _Changes.withdraw_stages,
+    records.StagesDropped: _Changes.drop_stages,
 }

@@ -1,8 +1,8 @@
 """Deciding: one pass over everything that waits, by the leader alone.
 
-The order is fixed: settles, then what was asked of groups and dead letters, then what time brought about (ended leases,
-due retries, ended delays, retention, forgetting), then polls. So a poll sees what the same pass set free, and no settle
-loses against an expiry of the same moment. Work per pass is bounded; what is left over is due at once.
+The order is fixed: settles, then what was asked of groups, dead letters and stages, then what time brought about (ended
+leases, due retries, ended delays, retention, forgetting), then polls. So a poll sees what the same pass set free, and
+no settle loses against an expiry of the same moment. Work per pass is bounded; what is left over is due at once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from collections.abc import Sequence
 
 from lanner.errors import LannerError
 from lanner.model import TopicSettings
-from lanner.partition import polling, upkeep
+from lanner.partition import polling, stage_passes, upkeep
 from lanner.partition.passes import Pass
 from lanner.partition.requests import (
+    AboutStages,
     Answer,
     CommitOffset,
     Decided,
     Discard,
     DropGroup,
     MakeGroup,
+    NumberDead,
     Poll,
     Redrive,
     Release,
@@ -40,7 +42,7 @@ def decide(
     polls: list[tuple[int, Poll]] = []
     others: list[tuple[int, Request]] = []
     for number, request in enumerate(requests):
-        if not isinstance(request, Tick):
+        if not isinstance(request, (Tick, AboutStages)):
             decision.wanted.add(request.group)
         if isinstance(request, Poll):
             polls.append((number, request))
@@ -71,6 +73,10 @@ def _ask(decision: Pass, request: Request) -> Answer:
             decision.drop(request)
         elif isinstance(request, (Redrive, Discard)):
             return decision.choose_dead(request)
+        elif isinstance(request, NumberDead):
+            decision.number_dead(request)
+        elif isinstance(request, AboutStages):
+            return stage_passes.answer(decision, request)
     except LannerError as error:
         return error
     return None

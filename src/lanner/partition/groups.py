@@ -22,6 +22,7 @@ from lanner.partition.batches import LaneIndex
 from lanner.partition.keys import group_key, lease_key, places_key, settles_key
 from lanner.partition.leases import LeaseRecord, Part
 from lanner.partition.memory import SettleMemory
+from lanner.partition.numbers import DeadNumbers
 from lanner.partition.places import ROW_PLACES, ROW_SHIFT, Entry, LaneProgress, Standing, split_by_row
 from lanner.partition.records import Segment
 from lanner.partition.timetable import Timetable
@@ -38,6 +39,7 @@ class _HeaderRow(msgspec.Struct, array_like=True):
     committed: int
     nexts: list[int]
     readers: list[tuple[str, int]] = []  # written only when there are any: brokers of level 1 read six fields
+    dead_end: int = -1  # written only when the dead are numbered: brokers of level 2 read seven fields
 
 
 _header_decoder: Final = msgspec.msgpack.Decoder(_HeaderRow)
@@ -62,6 +64,7 @@ class Group:
         self.polls: dict[tuple[str, int], int] = {}  # (member, sequence) → token
         self.dead_offsets: list[int] = []  # first offsets of dead entries, in order
         self.dead_places: dict[int, tuple[int, int]] = {}  # first offset → (lane, place)
+        self.dead_numbers = DeadNumbers()  # its end is stored
         self.freed: list[tuple[int, int]] = []
         self.ended: list[LeaseRecord] = []
         self._index = index
@@ -174,7 +177,8 @@ class Group:
             lease.note_answer(asked, mask)
         for lane, place, count, first_offset, attempt in lease.runs(mask):
             attempts = attempt - 1 if uncount else attempt
-            self._add(lane, Entry(place, count, first_offset, attempts, standing, time_ms, reason))
+            number = self._next_number(count) if standing is Standing.DEAD else -1
+            self._add(lane, Entry(place, count, first_offset, attempts, standing, time_ms, reason, number))
         self._settle(lease, mask)
 
     def extend(self, token: int, mask: int, deadline_ms: int, asked: int = 0) -> None:
@@ -215,6 +219,8 @@ class Group:
             self.dead += entry.count
             insort(self.dead_offsets, entry.first_offset)
             self.dead_places[entry.first_offset] = (lane, entry.place)
+            if entry.number >= 0:
+                self.dead_numbers.add(entry.number, lane, entry.place)
 
     def _settle(self, lease: LeaseRecord, mask: int) -> None:
         self.leased -= mask.bit_count()
@@ -263,7 +269,8 @@ class Group:
                 self._note(lane, entry.part(stop, entry.place + entry.count - stop))
             self._dirty_rows.add((lane, place >> ROW_SHIFT))
             if redrive:
-                self._add(lane, piece._replace(standing=Standing.READY, attempts=0, time_ms=0, reason=""))
+                redriven = piece._replace(standing=Standing.READY, attempts=0, time_ms=0, reason="", number=-1)
+                self._add(lane, redriven)
             else:
                 self._let_go(lane, piece)
             place = stop
@@ -272,6 +279,39 @@ class Group:
         self.dead -= entry.count
         del self.dead_offsets[bisect_left(self.dead_offsets, entry.first_offset)]
         del self.dead_places[entry.first_offset]
+        if entry.number >= 0:
+            self.dead_numbers.remove(entry.number)
+
+    def number_dead(self) -> None:
+        """Give those that are dead their numbers, in the order in which they died, and from now on each that dies."""
+        if self.dead_numbers.end >= 0:
+            return
+        self.dead_numbers.end = 0
+        for _, _, lane, place in sorted(self._deaths()):
+            entries = self.lanes[lane].rows[place >> ROW_SHIFT].entries
+            entry = entries[place]
+            number = self._next_number(entry.count)
+            entries[place] = Entry(*entry[:-1], number)
+            self.dead_numbers.add(number, lane, place)
+            self._dirty_rows.add((lane, place >> ROW_SHIFT))
+
+    def _deaths(self) -> Iterator[tuple[int, int, int, int]]:
+        """(time, first offset, lane, place) of every dead entry."""
+        for offset, (lane, place) in self.dead_places.items():
+            yield self.lanes[lane].rows[place >> ROW_SHIFT].entries[place].time_ms, offset, lane, place
+
+    def _next_number(self, count: int) -> int:
+        number = self.dead_numbers.end
+        if number >= 0:
+            self.dead_numbers.end = number + count
+        return number
+
+    def dead_from_number(self, number: int) -> Iterator[Entry]:
+        """The dead in the order of their numbers; the first may begin before the number."""
+        for lane, place in self.dead_numbers.places_from(number):
+            entry = self.lanes[lane].rows[place >> ROW_SHIFT].entries[place]
+            if number < entry.number + entry.count:
+                yield entry
 
     # ------------------------------------------------------------------ committing and seeking
 
@@ -320,6 +360,8 @@ class Group:
     def header(self) -> bytes:
         nexts = [progress.next for progress in self.lanes]
         row = (self.name, self.kind, self.active_ms, self.start_offset, self.committed, nexts)
+        if self.dead_numbers.end >= 0:
+            return _encoder.encode((*row, list(self.readers.items()), self.dead_numbers.end))
         return _encoder.encode((*row, list(self.readers.items())) if self.readers else row)
 
     @classmethod
@@ -328,6 +370,7 @@ class Group:
         group = cls(group_id, row.name, GroupKind(row.kind), index)
         group.active_ms, group.start_offset, group.committed = row.active_ms, row.start_offset, row.committed
         group.readers = dict(row.readers)
+        group.dead_numbers.end = row.dead_end
         for progress, next_place in zip(group.lanes, row.nexts, strict=True):
             progress.next = next_place
         return group

@@ -22,6 +22,9 @@ def check_state(state: State) -> None:
         assert state.group_due.times.get(name) == due_ms, f"{name} is listed as due at another time"
     assert set(state.group_due.times) <= set(state.groups)
     _check_kept(state)
+    state.stages.check(state.applied_index)
+    indexes = [ref.index for ref in [*refs, *state.kept]] + list(state.stages.indexes())
+    assert len(set(indexes)) == len(indexes), "an entry is two batches, or staged and published"
 
 
 def _check_batches(state: State, refs: list[BatchRef]) -> None:
@@ -86,11 +89,27 @@ def _check_group(state: State, group: Group) -> None:
     assert counts == {"leased": group.leased, "waiting": group.waiting, "ready": group.ready, "dead": group.dead}
     assert group.due.times == waiting
     assert group.dead_places == dead and group.dead_offsets == sorted(dead)
+    _check_numbers(group)
     assert not group.freed and not group.ended
     group.memory.check()
     assert not group.memory.entries.keys() & group.leases.keys()
     for token in group.polls.values():
         assert token in group.leases
+
+
+def _check_numbers(group: Group) -> None:
+    """Either no death has a number or all have, each its own, below the end."""
+    numbers: list[int] = []
+    placed: dict[int, tuple[int, int]] = {}
+    for lane, progress in enumerate(group.lanes):
+        for entry in progress.entries():
+            if entry.standing == Standing.DEAD and group.dead_numbers.end >= 0:
+                numbers += range(entry.number, entry.number + entry.count)
+                placed[entry.number] = (lane, entry.place)
+            else:
+                assert entry.number == -1, "numbered, and not dead or not to be numbered"
+    assert len(set(numbers)) == len(numbers) and all(0 <= one < group.dead_numbers.end for one in numbers)
+    assert group.dead_numbers.items() == placed and len(group.dead_numbers) == len(placed)
 
 
 def _check_reachable(state: State, lane: int, place: int, offset: int) -> None:

@@ -14,6 +14,8 @@ PLACES: Final = b"p"
 PRODUCERS: Final = b"i"
 DEDUP: Final = b"d"
 SETTLES: Final = b"s"
+ATTEMPTS: Final = b"a"
+PREPARED: Final = b"x"
 
 _INTEGER_BYTES: Final = 8
 

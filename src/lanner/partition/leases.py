@@ -2,7 +2,7 @@
 
 Bits are numbered in the order of the leases. Segments are looked up both by bit (facts name masks) and by offset
 (settles name offsets). A *part* is what one poll got; extending some of it splits it. A settle clears bits, and costs
-as much for a thousand messages of a segment as for one. Which bits a holder settled, and how, is noted: whoever asks
+as much for a thousand messages of a segment as for one. Which bits a holder settled, and how, is noted: one who asks
 the same again gets the same answer (`memory` keeps it when the lease has ended).
 """
 

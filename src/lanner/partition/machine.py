@@ -8,20 +8,23 @@ time; appends may come between. The rest are reads, and rows for saving.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from lanner import features
 from lanner.errors import GroupNotFound, UnknownRecord
 from lanner.limits import LIST_ITEMS_MAX
 from lanner.model import LANES, GroupKind, TopicSettings
-from lanner.partition import changes, decisions, upkeep
+from lanner.partition import appends, changes, decisions, holds, reads, stage_passes, upkeep
+from lanner.partition.appends import HeaderLike
 from lanner.partition.batches import BatchRef, Rows
-from lanner.partition.changes import HeaderLike
+from lanner.partition.dead import DeadStretch, dead_stretch, is_numbered
 from lanner.partition.groups import Group
+from lanner.partition.holds import HoldState
 from lanner.partition.invariants import check_state
-from lanner.partition.records import APPEND_KIND, DECISION_KIND
-from lanner.partition.requests import DeadEntry, Decided, GroupState, Outcome, Request
+from lanner.partition.reads import Stretch
+from lanner.partition.records import APPEND_KIND, DECISION_KIND, STAGE_KIND, StageNote
+from lanner.partition.requests import DeadEntry, Decided, GroupState, Outcome, Prepared, Request
 from lanner.partition.state import State
 
 _NOTHING: Final = Outcome(None, False, (), False)
@@ -64,11 +67,44 @@ class Partition:
     def batch_count(self) -> int:
         return self._state.batch_count
 
+    # ------------------------------------------------------------------ stages
+
+    @property
+    def staged_bytes(self) -> int:
+        """Of stages that no try holds."""
+        return self._state.stages.staged_bytes
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Of stages that wait for the outcome of a try."""
+        return self._state.stages.prepared_bytes
+
+    @property
+    def metadata_index(self) -> int:
+        """The latest metadata that this partition has acted on."""
+        return self._state.stages.metadata_index
+
+    @property
+    def prepared_changes(self) -> int:
+        """Another number than before: look at `prepared` again. Begins anew when the machine is loaded."""
+        return self._state.stages.changes
+
+    def prepared(self) -> Mapping[int, Prepared]:
+        """What waits for outcomes, by token."""
+        return self._state.stages.prepared
+
+    def attempts_of(self, transaction: str, owner: str) -> list[bytes]:
+        return list(self._state.stages.by_writer.get((transaction, owner), ()))
+
+    def check_stage(self, note: StageNote, size: int, settings: TopicSettings, feature_level: int) -> None:
+        """Raise what forbids a leader to propose this stage now. One that is here already may always come again."""
+        stage_passes.check_stage(self._state, note, size, settings, feature_level)
+
     # ------------------------------------------------------------------ the log
 
     def apply(self, index: int, payload: bytes | None) -> Outcome:
         """Carry out one entry. What cannot be read is answered with an error; UnknownRecord is raised, with nothing
-        changed, for a record of a newer release: whoever skipped it would differ from the others for ever."""
+        changed, for a record of a newer release: a replica that skipped it would differ from the others for ever."""
         state = self._state
         before = state.applied_index
         if index <= before:
@@ -79,9 +115,11 @@ class Partition:
         kind = payload[0]
         try:
             if kind == APPEND_KIND:
-                return changes.apply_append(state, index, payload, self._header_of)
+                return appends.apply_append(state, index, payload, self._header_of)
             if kind == DECISION_KIND:
                 return changes.apply_decision(state, index, payload)
+            if kind == STAGE_KIND:
+                return appends.apply_stage(state, index, payload, self._header_of)
             raise UnknownRecord(f"the log holds a record of kind {kind}, which is not known here")
         except UnknownRecord:
             state.applied_index = before
@@ -124,17 +162,17 @@ class Partition:
 
     # ------------------------------------------------------------------ reads
 
+    def stretch(self, offset: int, bytes_max: int, lanes: int = 0) -> Stretch:
+        """What a stream reads from an offset on: batches of these lanes (0: of all), holes, and where to go on."""
+        return reads.stretch(self._state, offset, bytes_max, lanes)
+
     def batches_from(self, offset: int, bytes_max: int) -> list[BatchRef]:
         """Batches in offset order from the one that holds the offset, or the next; at least one if there is any."""
-        found: list[BatchRef] = []
-        if offset >= self._state.end_offset:
-            return found
-        for ref in self._state.batches.walk(offset):
-            bytes_max -= ref.size
-            if bytes_max < 0 and found:
-                break
-            found.append(ref)
-        return found
+        return reads.stretch(self._state, offset, bytes_max).refs
+
+    def offset_after_bytes(self, offset: int, bytes_max: int, lanes: int = 0) -> int:
+        """Up to where a stream of these lanes gets by reading so many bytes from the offset on; one batch always."""
+        return reads.offset_after_bytes(self._state, offset, bytes_max, lanes)
 
     def batch_at(self, offset: int) -> BatchRef | None:
         return self._state.batch(offset)
@@ -162,6 +200,14 @@ class Partition:
                 if len(found) >= limit:
                     break
         return found
+
+    def holds(self, settings: TopicSettings) -> list[HoldState]:
+        """How far behind each group is that retention waits for."""
+        return holds.hold_states(self._state, settings)
+
+    def hold_refuses(self, settings: TopicSettings, size: int, now_ms: int) -> bool:
+        """Whether a batch of so many bytes has no room because what would make it is held."""
+        return holds.refuses(self._state, settings, size, now_ms)
 
     def groups(self) -> list[str]:
         return sorted(self._state.groups)
@@ -239,6 +285,15 @@ class Partition:
                 assert ref is not None
                 found.append(DeadEntry(offset, lane, entry.attempts, entry.reason, entry.time_ms, ref))
         return found
+
+    def dead_stretch(self, group: str, number: int, limit: int) -> DeadStretch:
+        """The dead letters of a group as a stream, from a number on."""
+        return dead_stretch(self._state, group, number, limit)
+
+    def has_unnumbered_dead(self, group: str) -> bool:
+        """Whether the group is there and its dead letters have no numbers yet."""
+        found = self._state.groups.get(group)
+        return found is not None and found.kind is GroupKind.QUEUE and not is_numbered(found)
 
     def dead_count(self, group: str) -> int:
         return self._group(group).dead

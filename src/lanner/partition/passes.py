@@ -13,9 +13,11 @@ from lanner import features
 from lanner.errors import (
     DeadLetterNotFound,
     DeadLettersFull,
+    GroupExpired,
     GroupKindConflict,
     GroupNotFound,
     LeaseLost,
+    NotSupported,
     OffsetOutOfRange,
     ValidationError,
 )
@@ -28,7 +30,7 @@ from lanner.limits import (
     SETTLE_RANGES_MAX,
     TIME_MS_MAX,
 )
-from lanner.model import DeadFullPolicy, GroupKind, TopicSettings, check_name
+from lanner.model import BEGIN_AGAIN, DeadFullPolicy, GroupKind, TopicSettings, check_name
 from lanner.partition import records
 from lanner.partition.groups import Group
 from lanner.partition.leases import LeaseRecord, Run
@@ -41,6 +43,7 @@ from lanner.partition.requests import (
     Discard,
     DropGroup,
     MakeGroup,
+    NumberDead,
     Redrive,
     Release,
     Seek,
@@ -48,7 +51,7 @@ from lanner.partition.requests import (
     SettleKind,
 )
 from lanner.partition.state import State
-from lanner.partition.views import GroupView
+from lanner.partition.views import GroupView, StagesView
 
 ACK: Final = int(SettleKind.ACK)
 DEAD_RANGES_MAX: Final = 1_000
@@ -72,6 +75,7 @@ class Pass:
         self, state: State, settings: TopicSettings, now_ms: int, feature_level: int = features.LOWEST
     ) -> None:
         self.state = state
+        self.feature_level = feature_level
         self.identities = feature_level >= features.IDENTITIES  # settles and commits are known when they are repeated
         self.settings = settings
         self.now_ms = min(max(state.machine_ms, now_ms), TIME_MS_MAX)
@@ -80,6 +84,7 @@ class Pass:
         self.segments = 0  # handed out so far
         self.wanted: set[str] = set()  # groups that some request of this pass names: none of them is idle
         self.trims: dict[int, int] = {}  # lane → first place that stays
+        self.stages = StagesView(state.stages)
         self._views: dict[str, GroupView | None] = {}
         self._settling: dict[tuple[Callable[..., AnyFact], int, int | str, int], int] = {}
 
@@ -252,7 +257,20 @@ class Pass:
                 dying |= part
         return dying if dying and self.dead_have_room() else 0
 
+    def number_deaths(self, view: GroupView) -> None:
+        """Have the deaths of a group numbered from the first on, which costs nothing; older ones wait for a reader."""
+        group = view.group
+        if (
+            self.feature_level >= features.STAGES
+            and group.dead_numbers.end < 0
+            and not group.dead
+            and not view.numbered
+        ):
+            self.facts.append(records.DeadNumbered(group.name))
+            view.numbered = True
+
     def _die(self, view: GroupView, lease: LeaseRecord, mask: int, reason: str, kind: int) -> None:
+        self.number_deaths(view)
         self._note(records.Died, lease.token, reason[:REASON_LENGTH_MAX], kind, mask)
         view.outstanding -= mask.bit_count()
         view.settle(lease, mask)
@@ -270,6 +288,12 @@ class Pass:
                 end_offset=self.state.end_offset,
             )
         if view is None:
+            if request.known:
+                raise GroupExpired(
+                    f"the group {request.group!r} is gone on this partition: it expired, or was dropped, and how far "
+                    f"it had read is forgotten. {BEGIN_AGAIN}",
+                    group=request.group,
+                )
             view = self.make_group(request.group, GroupKind.STREAM, "earliest")
         reader, sequence = request.reader, request.sequence
         if not self.identities or not reader or sequence < 0:
@@ -327,6 +351,17 @@ class Pass:
             if redrive:
                 self._show_redriven(view, ranges)
         return sum(count for _, _, count in ranges)
+
+    def number_dead(self, request: NumberDead) -> None:
+        view = self.queue_view(request.group)
+        if self.feature_level < features.STAGES:
+            raise NotSupported(
+                f"dead letters as a stream need feature level {features.STAGES}, and the cluster is at "
+                f"{self.feature_level}: upgrade every broker, then run `lanner cluster upgrade`"
+            )
+        if view.group.dead_numbers.end < 0 and not view.numbered:
+            view.numbered = True
+            self.facts.append(records.DeadNumbered(request.group))
 
     def _all_dead(self, view: GroupView) -> list[tuple[int, int, int]]:
         ranges: list[tuple[int, int, int]] = []

@@ -39,9 +39,12 @@ class Entry(NamedTuple):
     standing: int
     time_ms: int = 0  # waiting: due; dead: died
     reason: str = ""
+    number: int = -1  # dead: of the first message, in the order of deaths; the others follow. -1: not numbered
 
     def part(self, place: int, count: int) -> Entry:
-        return self._replace(place=place, count=count, first_offset=self.first_offset + place - self.place)
+        behind = place - self.place
+        number = self.number + behind if self.number >= 0 else -1
+        return self._replace(place=place, count=count, first_offset=self.first_offset + behind, number=number)
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -74,7 +77,9 @@ class PlaceRow:
         return self.dead if standing == Standing.DEAD else None
 
     def encode(self) -> bytes:
-        return _encoder.encode([self.entries[place] for place in sorted(self.entries)])
+        """Without numbers where there are none: brokers of levels 1 and 2 read seven fields."""
+        entries = [self.entries[place] for place in sorted(self.entries)]
+        return _encoder.encode([entry if entry.number >= 0 else entry[:-1] for entry in entries])
 
 
 class LaneProgress:

@@ -1,9 +1,11 @@
-"""What a partition's log holds: appends, which are batches, and decisions, which are lists of facts.
+"""What a partition's log holds: appends, which are batches, stages, which are batches without offsets yet, and
+decisions, which are lists of facts.
 
-An append is a 16-byte prefix (kind, version, the leader's append time) and the producer's batch, untouched. A decision
-is two bytes (kind, version) and a msgpack array: leader time, the applied index the leader saw, and facts in the order
-in which they are to be applied. A fact names explicit places, offsets, tokens and times. It never names a policy,
-so whoever applies it needs none.
+An append is a 16-byte prefix (kind, version, the leader's append time) and the producer's batch, untouched. A stage has
+a note between the two, which says whose it is; the prefix tells how long that is, so `batch_start` finds the batch of
+either. A decision is two bytes (kind, version) and a msgpack array: leader time, the applied index the leader saw, and
+facts in the order in which they are to be applied. A fact names explicit places, offsets, tokens and times. It never
+names a policy, so the replica that applies it needs none.
 
 Facts are past tense. Messages of a lease are named by a mask: bit n is the n-th message of the lease, little-endian.
 A tag is never reused, and a field is only ever added at the end, with a default. From level 2 on `asked` says by which
@@ -18,14 +20,17 @@ from typing import Annotated, Final, NamedTuple, get_args
 import msgspec
 
 from lanner.errors import MalformedBatch, UnknownRecord, ValidationError
-from lanner.limits import TIME_MS_MAX
+from lanner.limits import NAME_LENGTH_MAX, STAGE_NOTE_BYTES_MAX, TIME_MS_MAX
 from lanner.model import LANES
 
 APPEND_KIND: Final = 1
 DECISION_KIND: Final = 2
+STAGE_KIND: Final = 3
 APPEND_VERSION: Final = 1
+STAGE_VERSION: Final = 1
 DECISION_VERSION: Final = 1
 APPEND_PREFIX_BYTES: Final = 16
+ATTEMPT_BYTES: Final = 16
 
 _PREFIX: Final = struct.Struct("<BBHIq")
 _DECISION_PREFIX: Final = bytes((DECISION_KIND, DECISION_VERSION))
@@ -37,6 +42,30 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 RowCount = Annotated[int, msgspec.Meta(ge=1, le=4_096)]  # a segment lies in one row of places
 LanePlaces = Annotated[list[Natural], msgspec.Meta(min_length=LANES, max_length=LANES)]
 Range = tuple[Lane, Natural, Natural]  # lane, place, count
+Moment = Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)]
+ShortName = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+Attempt = Annotated[bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Counted(NamedTuple):
+    """One line of a manifest: the attempt of a task that counts, and how many stages it has on the partition."""
+
+    task: Natural
+    attempt: Attempt
+    stages: Positive
+
+
+class StageNote(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """Whose a staged batch is, and its number among the batches of its attempt on this partition: 0, 1, 2, …"""
+
+    transaction: ShortName
+    owner: ShortName
+    sequence: Natural
+    task: Natural
+    attempt: Attempt
+    number: Natural
+    hold_ms: Moment  # so long after its latest stage an attempt is kept unprepared
 
 
 class Segment(NamedTuple):
@@ -194,6 +223,48 @@ class DedupForgotten(Fact, tag=21):
     until_ms: int  # ids appended at or before
 
 
+class StagesPrepared(Fact, tag=22):
+    """These attempts stay, whole, until the outcome of the try is acted on. Without effect unless each is here with
+    exactly so many stages. Like the two that follow, it says which metadata the leader had seen."""
+
+    token: Natural
+    transaction: ShortName
+    owner: ShortName
+    sequence: Natural
+    manifest: list[Counted]
+    metadata_index: Natural
+
+
+class StagesPublished(Fact, tag=23):
+    """The try was committed: its next stages get offsets and places, in the order of the manifest."""
+
+    token: Natural
+    first: Natural  # only if so many are dealt with already
+    count: Natural
+    metadata_index: Natural
+
+
+class StagesWithdrawn(Fact, tag=24):
+    """The try was aborted: its next stages go."""
+
+    token: Natural
+    first: Natural
+    count: Natural
+    metadata_index: Natural
+
+
+class StagesDropped(Fact, tag=25):
+    """Attempts that nobody will commit; one that is prepared, or was staged to since, stays."""
+
+    attempts: list[tuple[Attempt, int]]  # attempt, the last activity seen
+
+
+class DeadNumbered(Fact, tag=30):
+    """The group's dead letters have numbers now, and so has each that dies later. From level 3 on."""
+
+    group: str
+
+
 AnyFact = (
     GroupMade
     | GroupDropped
@@ -216,6 +287,11 @@ AnyFact = (
     | Trimmed
     | ProducersForgotten
     | DedupForgotten
+    | StagesPrepared
+    | StagesPublished
+    | StagesWithdrawn
+    | StagesDropped
+    | DeadNumbered
 )
 
 
@@ -227,22 +303,54 @@ class Decision(msgspec.Struct, array_like=True, gc=False):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Decision)
+_note_decoder: Final = msgspec.msgpack.Decoder(StageNote)
 _loose_decoder: Final = msgspec.msgpack.Decoder()
 _TAGS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(AnyFact))
 
 
 def encode_append(append_ms: int, batch: bytes | memoryview) -> bytes:
-    """The raft payload of an append: the batch's own bytes begin at APPEND_PREFIX_BYTES."""
+    """The raft payload of an append: the batch's own bytes begin where `batch_start` says."""
     return _PREFIX.pack(APPEND_KIND, APPEND_VERSION, 0, 0, append_ms) + batch
+
+
+def encode_stage(append_ms: int, note: StageNote, batch: bytes | memoryview) -> bytes:
+    """The raft payload of a stage: prefix, note, padding to 8 bytes, and the batch's own bytes."""
+    noted = _encoder.encode(note)
+    padding = -len(noted) % 8
+    if len(noted) + padding > STAGE_NOTE_BYTES_MAX:
+        raise ValidationError(f"the names of a stage take {len(noted)} bytes; {STAGE_NOTE_BYTES_MAX} are allowed")
+    prefix = _PREFIX.pack(STAGE_KIND, STAGE_VERSION, len(noted) + padding, padding, append_ms)
+    return b"".join((prefix, noted, bytes(padding), batch))
+
+
+def batch_start(payload: bytes | memoryview) -> int:
+    """Where the batch of an append or a stage begins in its payload."""
+    return APPEND_PREFIX_BYTES + int.from_bytes(payload[2:4], "little")
 
 
 def decode_append(payload: bytes) -> int:
     """The append time of an append."""
+    return _decode_prefix(payload, "an append", APPEND_VERSION)
+
+
+def decode_stage(payload: bytes) -> tuple[int, StageNote]:
+    """The append time of a stage, and whose it is."""
+    append_ms = _decode_prefix(payload, "a stage", STAGE_VERSION)
+    padding = int.from_bytes(payload[4:8], "little")
+    try:
+        return append_ms, _note_decoder.decode(
+            memoryview(payload)[APPEND_PREFIX_BYTES : batch_start(payload) - padding]
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedBatch(f"the note of a stage does not decode: {error}", field="note") from None
+
+
+def _decode_prefix(payload: bytes, what: str, known: int) -> int:
     if len(payload) < APPEND_PREFIX_BYTES:
-        raise MalformedBatch(f"the append is {len(payload)} bytes long, shorter than its prefix", field="prefix")
+        raise MalformedBatch(f"{what} is {len(payload)} bytes long, shorter than its prefix", field="prefix")
     _, version, _, _, append_ms = _PREFIX.unpack_from(payload)
-    if version != APPEND_VERSION:
-        raise UnknownRecord(f"the log holds an append of version {version}; {APPEND_VERSION} is known here")
+    if version != known:
+        raise UnknownRecord(f"the log holds {what} of version {version}; {known} is known here")
     if not 0 <= append_ms <= TIME_MS_MAX:
         raise MalformedBatch(f"the append time {append_ms} is not a time", field="append_ms")
     return int(append_ms)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from lanner.errors import LannerError
 from lanner.model import GroupKind
 from lanner.partition.batches import BatchRef
+from lanner.partition.records import Counted
 
 
 class SettleKind(IntEnum):
@@ -58,6 +59,7 @@ class CommitOffset(NamedTuple):
     offset: int
     reader: str = ""  # whose commits are numbered, rising; empty: each counts as it comes
     sequence: int = -1
+    known: bool = False  # the group has committed before: where it is gone, that is an error
 
 
 class Seek(NamedTuple):
@@ -90,11 +92,57 @@ class Discard(NamedTuple):
     offsets: Sequence[int] | None = None
 
 
+class NumberDead(NamedTuple):
+    """Have the dead letters of a group numbered, so that they can be read as a stream. Once is enough."""
+
+    group: str
+
+
 class Tick(NamedTuple):
     """Time passed: nothing else is asked."""
 
 
-Request = Poll | Settle | Release | CommitOffset | Seek | MakeGroup | DropGroup | Redrive | Discard | Tick
+class Prepare(NamedTuple):
+    """Hold these attempts until the try's outcome. The metadata that the asker saw (metadata_index) calls the token
+    open, with this partition in it. Answered None once it is so; the try's first prepare counts, a repeat is the same.
+
+    StageExpired names the attempts that are not here as the manifest says; TopicFull: they would not fit. Of these two
+    the conductor should hear as a refusal. ServiceUnavailable: the metadata seen is older than what this partition
+    acted on; ask again later. ValidationError: the manifest cannot be one, or is another one than before."""
+
+    token: int
+    transaction: str
+    owner: str
+    sequence: int
+    manifest: Sequence[tuple[int, bytes, int]]  # task, attempt, stages; in the order of tasks
+    metadata_index: int
+
+
+class PublishStages(NamedTuple):
+    """The metadata seen calls the token committed. Answered with how many stages are left: ask until that is 0. A
+    token that is not prepared has none."""
+
+    token: int
+    metadata_index: int
+
+
+class WithdrawStages(NamedTuple):
+    """The metadata seen has no such token, and is not older than it. Answered like PublishStages."""
+
+    token: int
+    metadata_index: int
+
+
+class DropStages(NamedTuple):
+    """Let go of attempts that nobody will commit; prepared ones stay. Answered with how many went: repeat
+    until that is 0, since one decision drops only so many."""
+
+    attempts: Sequence[bytes]
+
+
+AboutGroup = Poll | Settle | Release | CommitOffset | Seek | MakeGroup | DropGroup | Redrive | Discard | NumberDead
+AboutStages = Prepare | PublishStages | WithdrawStages | DropStages
+Request = AboutGroup | AboutStages | Tick
 
 
 class Lease(NamedTuple):
@@ -136,8 +184,29 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+class Staged(NamedTuple):
+    """A batch waits for its outcome under this number of its attempt."""
+
+    number: int
+    count: int  # type: ignore[assignment]
+    duplicate: bool
+
+
+class Prepared(NamedTuple):
+    """Attempts that wait for the outcome of one try."""
+
+    transaction: str
+    owner: str
+    sequence: int
+    manifest: tuple[Counted, ...]
+    dealt: int  # how many of its stages are published or withdrawn
+    prepared_ms: int
+    size: int  # bytes of the stages that are not dealt with
+    stages: int  # in all of the manifest
+
+
 class Outcome(NamedTuple):
-    result: Appended | LannerError | None
+    result: Appended | Staged | LannerError | None
     live: bool  # the entry's payload must stay readable
     released: Sequence[tuple[int, tuple[int, ...] | None, int]]  # index, positions still needed (None: none), bytes
     deliverable: bool  # waiting polls should look again

@@ -5,8 +5,8 @@ group has passed them and every stream group has committed past them; a lane tha
 group still holds in a batch that goes is kept when the trim is applied (see `kept`). A topic that drops the oldest at
 `max_bytes` is trimmed like one that is kept by bytes.
 
-Age counts from the latest of append and deliver_at. Trims come at most once a second, unless the last one stopped only
-because it had done enough for one pass.
+Nothing goes that is held for a group (see `holds`). Age counts from the latest of append and deliver_at. Trims come at
+most once a second, unless the last one stopped only because it had done enough for one pass.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lanner.model import FullPolicy, GroupKind, Retention, TopicSettings
 from lanner.partition import records
 from lanner.partition.batches import BatchRef, LaneIndex
 from lanner.partition.groups import Group
+from lanner.partition.holds import Hold, aged_from_ms, hold_of, next_way_ms
 from lanner.partition.passes import Pass
 from lanner.partition.places import Entry
 from lanner.partition.state import State
@@ -31,21 +32,22 @@ DEAD_LOOKED_AT_MAX: Final = 1_024
 
 
 def trim(decision: Pass, ticked: bool) -> None:
-    """Write what may go now as one fact. What is acked is only looked for on a tick: it takes a walk, and whoever
+    """Write what may go now as one fact. What is acked is only looked for on a tick: it takes a walk, and a caller that
     polls should not pay for it each time."""
     state, settings, now_ms = decision.state, decision.settings, decision.now_ms
     if not state.batch_count or not is_time(state, settings, now_ms):
         return
     bounds = dict(decision.trims)
     left = TRIM_BATCHES_MAX
+    hold = hold_of(state, settings, now_ms)
     if settings.retention is Retention.ACKED:
         if ticked:
-            left = _trim_acked(state, bounds, left)
+            left = _trim_acked(state, bounds, left, hold)
     elif settings.retention_ms:
-        left = _trim_aged(state, now_ms - settings.retention_ms, bounds, left)
+        left = _trim_aged(state, now_ms - settings.retention_ms, bounds, left, hold)
     bytes_max = byte_limit(settings)
     if bytes_max and left > 0:
-        left = _trim_bytes(state, bytes_max, bounds, left)
+        left = _trim_bytes(state, bytes_max, bounds, left, hold)
     if bounds:
         decision.trims = bounds
         decision.facts.append(records.Trimmed(sorted(bounds.items()), left <= 0))
@@ -68,24 +70,23 @@ def byte_limit(settings: TopicSettings) -> int:
     return min(limits, default=0)
 
 
-def _aged_from_ms(ref: BatchRef) -> int:
-    return max(ref.append_ms, ref.deliver_at_ms)
-
-
-def _front(state: State, lane: LaneIndex, place: int) -> Iterator[BatchRef]:
+def _front(state: State, lane: LaneIndex, place: int, hold: Hold | None = None) -> Iterator[BatchRef]:
+    """The batches of a lane from a place on, up to the first that is held."""
     if place < lane.end:
         for _, base_offset in lane.walk(place):
             ref = state.batches.get(base_offset)
             assert ref is not None
+            if hold is not None and hold.keeps(ref):
+                return
             yield ref
 
 
-def _trim_aged(state: State, until_ms: int, bounds: dict[int, int], left: int) -> int:
+def _trim_aged(state: State, until_ms: int, bounds: dict[int, int], left: int, hold: Hold | None) -> int:
     if not _oldest_is_aged(state, until_ms):
         return left
     for number, lane in enumerate(state.lanes):
-        for ref in _front(state, lane, lane.first):
-            if _aged_from_ms(ref) > until_ms or left <= 0:
+        for ref in _front(state, lane, lane.first, hold):
+            if aged_from_ms(ref) > until_ms or left <= 0:
                 break
             bounds[number] = ref.lane_base + ref.count
             left -= 1
@@ -98,13 +99,13 @@ def _oldest_is_aged(state: State, until_ms: int) -> bool:
     return first is not None and first.append_ms <= until_ms
 
 
-def _trim_bytes(state: State, bytes_max: int, bounds: dict[int, int], left: int) -> int:
+def _trim_bytes(state: State, bytes_max: int, bounds: dict[int, int], left: int, hold: Hold | None) -> int:
     """The oldest go until the rest fits: of the batches that stand first in their lanes, always the one with the lowest
     offset. A batch that waits for its time stays, and one that waited is only as old as what stands before it."""
     excess = state.stored_bytes - bytes_max
     fronts: list[tuple[int, int, BatchRef, Iterator[BatchRef]]] = []
     for number, lane in enumerate(state.lanes):
-        batches = _front(state, lane, lane.first)
+        batches = _front(state, lane, lane.first, hold)
         ref = next(batches, None)
         while ref is not None and ref.lane_base < bounds.get(number, 0):  # goes already
             excess -= ref.size
@@ -143,12 +144,12 @@ def _passed(state: State, number: int) -> tuple[int, int, int]:
     return next_place, floor, committed
 
 
-def _trim_acked(state: State, bounds: dict[int, int], left: int) -> int:
+def _trim_acked(state: State, bounds: dict[int, int], left: int, hold: Hold | None) -> int:
     if not state.groups:
         return left
     for number, lane in enumerate(state.lanes):
         if lane.first < lane.end and _front_is_passed(state, number):
-            left = _trim_acked_lane(state, number, bounds, left)
+            left = _trim_acked_lane(state, number, bounds, left, hold)
     return left
 
 
@@ -158,13 +159,13 @@ def _front_is_passed(state: State, number: int) -> bool:
     return all(group.lanes[number].next >= end for group in state.groups.values() if group.kind is GroupKind.QUEUE)
 
 
-def _trim_acked_lane(state: State, number: int, bounds: dict[int, int], left: int) -> int:
+def _trim_acked_lane(state: State, number: int, bounds: dict[int, int], left: int, hold: Hold | None) -> int:
     """Settled batches go at once. Those in which something is still held wait a little, for most will be settled soon:
     only the last few of those passed are spared."""
     lane = state.lanes[number]
     next_place, floor, committed = _passed(state, number)
     passed: list[int] = []  # the ends of batches that are passed, but not settled
-    for ref in _front(state, lane, lane.first):
+    for ref in _front(state, lane, lane.first, hold):
         end = ref.lane_base + ref.count
         if end > next_place or ref.base_offset + ref.count > committed or left <= 0:
             break
@@ -189,28 +190,52 @@ def next_due_ms(state: State, settings: TopicSettings, now_ms: int) -> int | Non
         return now_ms
     found: list[int] = []
     bytes_max = byte_limit(settings)
-    if bytes_max and state.stored_bytes > bytes_max and _any_placed(state):
-        found.append(now_ms)
+    hold = hold_of(state, settings, now_ms)
+    if bytes_max and state.stored_bytes > bytes_max:
+        found += _due_by_bytes(state, settings, now_ms, hold)
     again_ms = state.trimmed_ms + TRIM_INTERVAL_MS
     if settings.retention is Retention.ACKED:
         if state.groups:
             bounds: dict[int, int] = {}
-            _trim_acked(state, bounds, 1)
+            _trim_acked(state, bounds, 1, hold)
             if bounds:
                 found.append(again_ms)
+            elif hold is not None:
+                found += [max(due_ms, again_ms) for due_ms in _due_by_way(state, settings, now_ms, hold)]
     elif settings.retention_ms:
         first = state.batches.first()
         if first is not None and first.append_ms + settings.retention_ms > now_ms:
             return min([*found, max(first.append_ms + settings.retention_ms, again_ms)])
         for lane in state.lanes:
             for ref in _front(state, lane, lane.first):
-                found.append(max(_aged_from_ms(ref) + settings.retention_ms, again_ms))
+                due_ms = aged_from_ms(ref) + settings.retention_ms
+                if hold is not None and hold.keeps(ref):
+                    way_ms = next_way_ms(settings, ref)
+                    if way_ms is None:
+                        break  # a commit, or a batch that makes it too large, brings another look
+                    due_ms = max(due_ms, way_ms)
+                found.append(max(due_ms, again_ms))
                 break
     return min(found, default=None)
 
 
-def _any_placed(state: State) -> bool:
-    return any(lane.first < lane.end for lane in state.lanes)
+def _due_by_bytes(state: State, settings: TopicSettings, now_ms: int, hold: Hold | None) -> list[int]:
+    """Now, where a lane has a batch in front that may go; else when its hold gives way."""
+    if any(True for lane in state.lanes for _ in _front(state, lane, lane.first, hold)):
+        return [now_ms]
+    return [] if hold is None else _due_by_way(state, settings, now_ms, hold)
+
+
+def _due_by_way(state: State, settings: TopicSettings, now_ms: int, hold: Hold) -> list[int]:
+    """When the hold gives way by age to what stands first in a lane."""
+    found = []
+    for lane in state.lanes:
+        for ref in _front(state, lane, lane.first):
+            way_ms = next_way_ms(settings, ref)
+            if hold.keeps(ref) and way_ms is not None and way_ms > now_ms:
+                found.append(way_ms)
+            break
+    return found
 
 
 def oldest_kept_dead(state: State) -> Iterator[tuple[str, int, int, int]]:

@@ -1,8 +1,8 @@
 """Everything a partition knows, and how it lies in rows.
 
-Each part (batch index, lanes, kept batches, groups, producers, dedup ids) notes itself which of its rows changed; one
-header row holds the counters. What is derived (timetables, counts) is rebuilt when rows are loaded. The rows are a
-function of the applied entries alone: loading and replaying the rest gives the same bytes.
+Each part (batch index, lanes, kept batches, groups, producers, dedup ids, stages) notes itself which of its rows
+changed; one header row holds the counters. What is derived (timetables, counts) is rebuilt when rows are loaded. The
+rows are a function of the applied entries alone: loading and replaying the rest gives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lanner.partition.groups import Group
 from lanner.partition.kept import KeptBatches
 from lanner.partition.keys import GROUPS, HEADER, LEASES, PLACES, SETTLES, integer_of, prefix_end
 from lanner.partition.producers import DedupIds, Producers
+from lanner.partition.staging import Stages
 from lanner.partition.timetable import Timetable
 
 STATE_VERSION: Final = 1
@@ -35,6 +36,9 @@ class _Header(msgspec.Struct, array_like=True):
     next_group_id: int
     dedup_numbered: int
     lanes: list[tuple[int, int, int]]
+    staged_bytes: int = 0
+    prepared_bytes: int = 0
+    metadata_index: int = 0
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -58,6 +62,7 @@ class State:
         self.groups: dict[str, Group] = {}  # the longest idle first
         self.producers = Producers()
         self.dedup = DedupIds()
+        self.stages = Stages()
         # derived
         self.delayed: Timetable[int] = Timetable()  # base offset → deliver_at
         self.group_due: Timetable[str] = Timetable()  # group → its next lease end or retry
@@ -123,6 +128,10 @@ class State:
         self.kept.load(rows)
         self.producers.load(rows)
         self.dedup.load(rows, header.dedup_numbered)
+        self.stages.load(rows)
+        self.stages.staged_bytes = header.staged_bytes
+        self.stages.prepared_bytes = header.prepared_bytes
+        self.stages.metadata_index = header.metadata_index
         self._load_groups(rows)
 
     def _load_groups(self, rows: Rows) -> None:
@@ -158,6 +167,9 @@ class State:
                 self.next_group_id,
                 self.dedup.numbered,
                 lanes,
+                self.stages.staged_bytes,
+                self.stages.prepared_bytes,
+                self.stages.metadata_index,
             )
         )
 
@@ -176,6 +188,7 @@ class State:
         self.kept.take_dirty(taken)
         self.producers.take_dirty(taken)
         self.dedup.take_dirty(taken)
+        self.stages.take_dirty(taken)
         for group in self._dirty_groups.values():
             group.take_dirty(taken)
         self._dirty_groups = {}
@@ -189,6 +202,7 @@ class State:
         self.kept.all_rows(rows)
         self.producers.all_rows(rows)
         self.dedup.all_rows(rows)
+        self.stages.all_rows(rows)
         for group in self.groups.values():
             group.all_rows(rows)
         return rows

@@ -1,4 +1,5 @@
-"""What time brings about: leases end, retries come due, delays end, retention takes, idle things are forgotten.
+"""What time brings about: leases end, retries come due, delays end, stages expire, retention takes, idle things are
+forgotten.
 
 Everything here is bounded per pass and cheap when nothing is due. `next_due_ms` says when a pass would find something,
 so that nobody has to look in vain.
@@ -10,7 +11,7 @@ from typing import Final
 
 from lanner.limits import PRODUCER_IDLE_MS
 from lanner.model import DeadFullPolicy, GroupKind, TopicSettings
-from lanner.partition import records, retention
+from lanner.partition import records, retention, stage_passes
 from lanner.partition.groups import Group
 from lanner.partition.leases import LeaseRecord, Run
 from lanner.partition.passes import REASON_EXPIRED, Pass
@@ -38,6 +39,7 @@ def run(decision: Pass, ticked: bool) -> None:
         _drop_idle_groups(decision)
     if state.expiring_count and ticked:  # polls pass what has expired by themselves
         _pass_expired(decision)
+    stage_passes.expire(decision)
     retention.trim(decision, ticked)
     _discard_oldest_dead(decision)
     _forget(decision)
@@ -77,6 +79,7 @@ def _end_lease(decision: Pass, view: GroupView, lease: LeaseRecord) -> int:
         view.outstanding -= expired.bit_count()
     dying = decision.exhausted(lease, over & ~expired)
     if dying:
+        decision.number_deaths(view)
         decision.facts.append(records.Died(name, token, mask_bytes(dying), REASON_EXPIRED))
         view.outstanding -= dying.bit_count()
     back = over & ~expired & ~dying
@@ -190,7 +193,7 @@ def _drop_idle_groups(decision: Pass) -> None:
     for name, group in decision.state.groups.items():
         if group.active_ms > until_ms:
             return
-        if name not in decision.wanted and not group.leases:
+        if name not in decision.wanted and not group.leases and name not in decision.settings.hold_for:
             decision.drop_group(name)
 
 
@@ -238,7 +241,10 @@ def _forget(decision: Pass) -> None:
 def next_due_ms(state: State, settings: TopicSettings, now_ms: int) -> int | None:
     """When a pass without requests would find something to do; now or earlier: at once."""
     found = [state.group_due.first_ms(), state.delayed.first_ms(), retention.next_due_ms(state, settings, now_ms)]
+    found.append(state.stages.expiry.first_ms())
     for group in state.groups.values():
+        if group.name in settings.hold_for:
+            continue
         if not group.leases:
             found.append(group.active_ms + settings.group_idle_ms)
         break

@@ -1,4 +1,4 @@
-"""A group as one pass of decisions sees it: the applied state, plus what the pass has decided so far.
+"""A group, or the stages, as one pass of decisions sees them: the applied state, plus what the pass has decided so far.
 
 Deciding changes nothing, yet later requests of a pass must see what earlier ones took. A view holds that difference
 and only that: masks of leases already settled, entries made ready, places handed out. It lives for one pass.
@@ -14,7 +14,21 @@ from lanner.partition.groups import Group
 from lanner.partition.leases import LeaseRecord, Run
 from lanner.partition.memory import Answered, count_within
 from lanner.partition.places import Entry, Standing
+from lanner.partition.records import Counted
 from lanner.partition.requests import PollAnswer
+from lanner.partition.staging import Stages
+
+
+class StagesView:
+    """What a pass has decided about stages so far."""
+
+    __slots__ = ("left", "metadata_index", "prepared", "taken")
+
+    def __init__(self, stages: Stages) -> None:
+        self.metadata_index = stages.metadata_index
+        self.prepared: dict[int, list[Counted]] = {}  # token → manifest
+        self.left: dict[int, int] = {}  # token → stages left after this pass
+        self.taken: set[bytes] = set()  # attempts prepared or dropped
 
 
 class GroupView:
@@ -29,6 +43,7 @@ class GroupView:
         "live",
         "made",
         "nexts",
+        "numbered",
         "outstanding",
         "polls",
         "ready",
@@ -51,6 +66,7 @@ class GroupView:
         self.remembered: dict[int, Answered] = {}  # token → what was answered about a lease that has ended
         self.ready: dict[int, list[Entry]] = {}  # lane → entries that this pass made ready, in order
         self.taken: dict[tuple[int, int], int] = {}  # (lane, place) of a ready entry → how much of it is gone
+        self.numbered = False  # its deaths have numbers from this pass on
         self.dead_gone = False  # all of the group's dead were redriven or discarded
         self.dead_taken: set[tuple[int, int]] = set()  # (lane, place) of dead messages redriven or discarded
         self.polls: dict[tuple[str, int], PollAnswer] = {}

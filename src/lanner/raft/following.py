@@ -145,7 +145,7 @@ class Following:
         self._answer(MessageKind.HEARTBEAT_REPLY)
 
     def speak_up(self) -> None:
-        """Answer a heartbeat that was never sent. It says nothing new, but whoever gets it is awake then."""
+        """Answer a heartbeat that was never sent. It says nothing new, but the node that gets it is awake then."""
         self._answer(MessageKind.HEARTBEAT_REPLY)
 
     def commit(self, message: Message) -> None:

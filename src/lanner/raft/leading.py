@@ -177,6 +177,10 @@ class Leadership:
         entries: list[Entry] = []
         if not empty:
             entries = tail.pick(first, config.append_entries_max, config.append_bytes_max)
+            if not entries and first <= tail.last_index:  # it is damaged here: asked again with the next heartbeat
+                progress.probe(first)
+                progress.paused = True
+                return False
         previous = first - 1
         term = tail.term(previous)
         node.send(

@@ -54,6 +54,7 @@ class Tail:
         "keep_from",
         "last_index",
         "last_term",
+        "unreadable_index",
     )
 
     def __init__(self, restored: Restored, reader: LogReader, kept_bytes_max: int = 0) -> None:
@@ -72,6 +73,7 @@ class Tail:
         self.handed_index = restored.last_index
         self.last_index = restored.last_index
         self.last_term = restored.last_term
+        self.unreadable_index = 0  # of an entry that was to be delivered, and is damaged
 
     # ------------------------------------------------------------------ growing and shrinking
 
@@ -131,6 +133,11 @@ class Tail:
         if mark > self.durable_index:
             self.durable_index = mark
 
+    def can_deliver(self, last: int) -> bool:
+        """Whether there is something to apply, up to `last`."""
+        first = self.delivered_index + 1
+        return first <= last and first <= self.durable_index and first != self.unreadable_index
+
     def deliver(self, last: int, bytes_max: int) -> list[Entry]:
         """The next entries to apply, up to `last`: from disk where memory no longer, or never, had them."""
         first = self.delivered_index + 1
@@ -140,6 +147,7 @@ class Tail:
             try:
                 entries = self._reader.entries(first, min(last, self._first_held - 1), bytes_max)
             except StorageDamaged:
+                self.unreadable_index = first
                 return []  # nothing behind it can be applied here
             self._check_read(entries, first)
             self.delivered_index = entries[-1].index
@@ -161,7 +169,7 @@ class Tail:
             try:
                 entries = self._reader.entries(first, last, bytes_max)
             except StorageDamaged:
-                return []  # whoever needs it gets it from a leader whose log is whole
+                return []  # a follower that needs it gets it from a leader whose log is whole
             self._check_read(entries, first)
             return entries
         place = first - self._first_held

@@ -302,7 +302,7 @@ class RaftNode:
         return (
             self.attention
             or tail.handed_index != tail.last_index
-            or (tail.delivered_index < self.commit_index and tail.delivered_index < tail.durable_index)
+            or (tail.delivered_index < self.commit_index and tail.can_deliver(self.commit_index))
             or self._handed_hard_state != (self.term, self.vote)
             or self._handed_soft_state != (self.role, self.leader_id)
         )
@@ -317,7 +317,7 @@ class RaftNode:
         if self._handed_soft_state != (self.role, self.leader_id):
             soft_state = self._handed_soft_state = SoftState(self.role, self.leader_id)
         committed: list[Entry] = []
-        if tail.delivered_index < self.commit_index and tail.delivered_index < tail.durable_index:
+        if tail.delivered_index < self.commit_index and tail.can_deliver(self.commit_index):
             committed = tail.deliver(min(self.commit_index, tail.durable_index), self.config.committed_bytes_max)
         if self.leadership is not None and (self.attention or tail.handed_index != tail.last_index):
             self.leadership.collect()

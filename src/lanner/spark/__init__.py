@@ -6,12 +6,15 @@
     orders = spark.read.format("lanner").option("servers", "localhost:7400").option("subscribe", "orders").load()
 
 The session is a convenience for one machine: in any other session `format("lanner")` works as well, because Spark
-finds the module `pyspark_lanner` by its name.
+finds the module `pyspark_lanner` by its name; where it does not, as in Spark Connect, `register(spark)` tells it.
 """
 
 from __future__ import annotations
 
-from lanner.spark.launch import prepare, session
+from pyspark.sql import SparkSession
+
+from lanner.spark.archive.reading import read_archive
+from lanner.spark.launch import prepare, register, session
 from lanner.spark.source import LannerDataSource
 
-__all__ = ["LannerDataSource", "prepare", "session"]
+__all__ = ["LannerDataSource", "SparkSession", "prepare", "read_archive", "register", "session"]

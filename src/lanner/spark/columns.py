@@ -2,7 +2,8 @@
 
 The values and keys of a batch already lie as Arrow wants them (`lanner.batch`): their buffers are wrapped, not copied.
 What all messages of a batch share (topic, partition, append time, priority) becomes a column by repetition. Only
-headers are made message by message, and only when they are asked for.
+headers are made message by message, and only when they are asked for. The metadata columns (the producers' own times,
+when queue groups get a message and until when) are asked for in the same way.
 
 It knows bytes and Arrow; it refuses to know Spark, sockets and options.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -24,13 +25,14 @@ from pyarrow import compute
 
 from lanner import batch, limits
 from lanner.errors import MalformedBatch
+from lanner.model import message_flags
 
 _log: Final = logging.getLogger("lanner.spark")
 
 ROWS_MIN: Final = 8_192  # a record batch of fewer waits for more
 BYTES_MIN: Final = 2 * limits.MIB  # or until it holds this much
 
-_TIME: Final = pyarrow.timestamp("us", tz="UTC")
+TIME: Final = pyarrow.timestamp("us", tz="UTC")
 _HEADER: Final = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
 _HEADERS: Final = pyarrow.list_(pyarrow.field("element", _HEADER))
 
@@ -41,10 +43,11 @@ class StoredBatch(NamedTuple):
     base_offset: int
     append_ms: int
     data: bytes | bytearray | memoryview
+    read_ms: int = 0  # the broker's time when it was read: what is delayed and what has expired
 
 
 @cache
-def arrow_schema(include_headers: bool) -> Any:
+def arrow_schema(include_headers: bool, include_metadata: bool = False) -> Any:
     """The columns, exactly as Spark derives them from `source.schema`: it compares."""
     fields = [
         ("key", pyarrow.binary()),
@@ -52,11 +55,18 @@ def arrow_schema(include_headers: bool) -> Any:
         ("topic", pyarrow.string()),
         ("partition", pyarrow.int32()),
         ("offset", pyarrow.int64()),
-        ("timestamp", _TIME),
+        ("timestamp", TIME),
         ("priority", pyarrow.int32()),
     ]
     if include_headers:
         fields.append(("headers", _HEADERS))
+    if include_metadata:
+        fields += [
+            ("producer_timestamp", TIME),
+            ("deliver_at", TIME),
+            ("expires_at", TIME),
+            ("flags", pyarrow.int32()),
+        ]
     return pyarrow.schema(fields)
 
 
@@ -69,10 +79,13 @@ def _places() -> Any:
 class RowGatherer:
     """Collects the batches of one partition and gives them back as record batches."""
 
-    def __init__(self, topic: str, partition: int, *, include_headers: bool = False) -> None:
+    def __init__(
+        self, topic: str, partition: int, *, include_headers: bool = False, include_metadata: bool = False
+    ) -> None:
         self._topic = topic
         self._partition = partition
         self._include_headers = include_headers
+        self._include_metadata = include_metadata
         self._clear()
 
     def _clear(self) -> None:
@@ -85,11 +98,15 @@ class RowGatherer:
         self._run_ends: list[int] = []
         self._append_us: list[int] = []
         self._priorities: list[int] = []
+        self._producer_times: list[Any] = []
+        self._deliver_us: list[int | None] = []
+        self._expires_us: list[int | None] = []
+        self._flags: list[int] = []
 
     def add(self, stored: StoredBatch, start_offset: int, end_offset: int) -> None:
         """Take those messages of a batch whose offset lies in [start_offset, end_offset)."""
         try:
-            decoded = batch.decode(_aligned(stored.data))
+            decoded = batch.decode(aligned(stored.data))
         except MalformedBatch as error:
             if not batch.never_decodes(stored.data):
                 raise
@@ -98,7 +115,9 @@ class RowGatherer:
         if decoded.header.is_extract:
             decoded.verify_messages()
         first, last = _rows_between(decoded, start_offset - stored.base_offset, end_offset - stored.base_offset)
-        count = last - first
+        self._take_rows(decoded, stored, first, last - first)
+
+    def _take_rows(self, decoded: batch.Batch, stored: StoredBatch, first: int, count: int) -> None:
         if count <= 0:
             return
         self._values.append(_value_array(decoded).slice(first, count))
@@ -106,11 +125,17 @@ class RowGatherer:
         self._offsets.append(_offset_array(decoded, stored.base_offset, first, count))
         if self._include_headers:
             self._headers.append(_header_array(decoded).slice(first, count))
+        if self._include_metadata:
+            self._producer_times.append(_time_array(decoded).slice(first, count))
         self._rows += count
         self._bytes += len(stored.data)
         self._run_ends.append(self._rows)
         self._append_us.append(stored.append_ms * 1_000)
-        self._priorities.append(decoded.header.priority)
+        header = decoded.header
+        self._priorities.append(header.priority)
+        self._deliver_us.append(header.deliver_at_ms * 1_000 or None)
+        self._expires_us.append(header.expires_at_ms * 1_000 or None)
+        self._flags.append(message_flags(header.deliver_at_ms, header.expires_at_ms, stored.read_ms))
 
     @property
     def is_enough(self) -> bool:
@@ -127,15 +152,30 @@ class RowGatherer:
             pyarrow.repeat(pyarrow.scalar(self._topic, pyarrow.string()), rows),
             pyarrow.repeat(pyarrow.scalar(self._partition, pyarrow.int32()), rows),
             _joined(self._offsets),
-            self._runs(self._append_us, _TIME),
+            self._runs(self._append_us, TIME),
             self._runs(self._priorities, pyarrow.int32()),
         ]
         if self._include_headers:
             columns.append(_joined(self._headers))
+        if self._include_metadata:
+            columns += [
+                _joined(self._producer_times),
+                self._runs(self._deliver_us, TIME),
+                self._runs(self._expires_us, TIME),
+                self._runs(self._flags, pyarrow.int32()),
+            ]
+        fields = list(arrow_schema(self._include_headers, self._include_metadata))
+        for field, column in self._more_columns():
+            fields.append(field)
+            columns.append(column)
         self._clear()
-        return pyarrow.RecordBatch.from_arrays(columns, schema=arrow_schema(self._include_headers))
+        return pyarrow.RecordBatch.from_arrays(columns, schema=pyarrow.schema(fields))
 
-    def _runs(self, values: list[int], kind: Any) -> Any:
+    def _more_columns(self) -> list[tuple[Any, Any]]:
+        """Fields and columns of a reader that has more to tell."""
+        return []
+
+    def _runs(self, values: Sequence[int | None], kind: Any) -> Any:
         """One value per batch, spread over its rows."""
         if len(values) == 1:
             return pyarrow.repeat(pyarrow.scalar(values[0], kind), self._rows)
@@ -147,7 +187,7 @@ def _joined(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pyarrow.concat_arrays(arrays)
 
 
-def _aligned(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+def aligned(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
     """Arrow wants its numbers on 8-byte boundaries of memory. A batch cut out of a reply may lie anywhere: move it."""
     return data if pyarrow.py_buffer(data).address % 8 == 0 else bytes(data)
 
@@ -186,6 +226,15 @@ def _offset_array(decoded: batch.Batch, base_offset: int, first: int, count: int
     return compute.add(positions, pyarrow.scalar(base_offset, pyarrow.int64()))
 
 
+def _time_array(decoded: batch.Batch) -> Any:
+    """The producers' own times; null where they gave none."""
+    column = decoded.timestamp_column()
+    if column is None:
+        return pyarrow.nulls(decoded.count, TIME)
+    milliseconds = pyarrow.Array.from_buffers(pyarrow.int64(), decoded.count, [None, pyarrow.py_buffer(column)])
+    return compute.multiply(milliseconds, pyarrow.scalar(1_000, pyarrow.int64())).cast(TIME)
+
+
 def _header_array(decoded: batch.Batch) -> Any:
     """A list of (key, value) per message, null where it has none, as Spark's Kafka connector has it."""
     if decoded.headers_column() is None:
@@ -214,9 +263,10 @@ def gather(
     end_offset: int,
     *,
     include_headers: bool = False,
+    include_metadata: bool = False,
 ) -> Iterator[Any]:
     """The record batches of [start_offset, end_offset) of a partition, from the batches that hold them."""
-    gatherer = RowGatherer(topic, partition, include_headers=include_headers)
+    gatherer = RowGatherer(topic, partition, include_headers=include_headers, include_metadata=include_metadata)
     for one in stored:
         gatherer.add(one, start_offset, end_offset)
         if gatherer.is_enough:

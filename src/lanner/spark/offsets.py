@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from lanner import limits
 from lanner.errors import OffsetOutOfRange, ValidationError
@@ -21,8 +21,6 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _EXAMPLE: Final = '{"orders": {"0": 23, "1": -2}}'
 _TEXT_LENGTH_MAX: Final = 1 * limits.MIB
 
-Which: TypeAlias = Literal["startingOffsets", "endingOffsets"]
-
 
 class Held(NamedTuple):
     """What a partition holds: offsets first_offset up to, not including, end_offset."""
@@ -30,6 +28,11 @@ class Held(NamedTuple):
     first_offset: int
     end_offset: int
     incarnation: int = 0  # of the topic; 0: whichever there is
+    group_id: int = 0  # of the group whose dead letters these are
+
+
+Topics: TypeAlias = Mapping[str, Mapping[int, Held]]
+Moments: TypeAlias = Mapping[tuple[str, int, int], int]  # topic, partition and moment → offset
 
 
 class Span(NamedTuple):
@@ -40,19 +43,34 @@ class Span(NamedTuple):
     start_offset: int
     end_offset: int
     incarnation: int = 0
+    group_id: int = 0  # of the group whose dead letters are read: then the offsets are numbers
 
 
 class Bound(NamedTuple):
-    """One end of a read, as the option gives it: the same for every partition, or each by its own number."""
+    """One end of a read, as the option gives it: the same for every partition, or each by its own number.
 
-    which: Which
-    everywhere: int | None  # EARLIEST or LATEST
+    By time the numbers are moments in ms: `located` makes a bound by offsets of it.
+    """
+
+    which: str
+    everywhere: int | None  # EARLIEST or LATEST; or a moment
     by_partition: Mapping[str, Mapping[int, int]]
+    by_time: bool = False
+
+    @property
+    def starts(self) -> bool:
+        return self.which.startswith("starting")
+
+    def times(self, topic: str) -> set[int]:
+        """The moments whose offsets in this topic must be known."""
+        if not self.by_time:
+            return set()
+        return set(self.by_partition.get(topic, {}).values()) if self.everywhere is None else {self.everywhere}
 
 
-def parse_bound(which: Which, text: str) -> Bound:
+def parse_bound(which: str, text: str, *, may_be_empty: bool = False) -> Bound:
     """An option's text. A read that could only be empty (from the latest, to the earliest) is refused."""
-    senseless = LATEST if which == STARTING else EARLIEST
+    senseless = None if may_be_empty else LATEST if which == STARTING else EARLIEST
     word = _WORDS.get(text.strip().lower())
     if word is not None:
         if word == senseless:
@@ -63,7 +81,52 @@ def parse_bound(which: Which, text: str) -> Bound:
     return Bound(which, None, _parse_json(which, text, senseless))
 
 
-def _parse_json(which: Which, text: str, senseless: int) -> dict[str, dict[int, int]]:
+def parse_moment(which: str, text: str) -> Bound:
+    """One moment for every partition."""
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= limits.TIME_MS_MAX):
+        raise ValidationError(
+            f"option {which}: {text[:80]!r} is not a moment: give milliseconds since 1970, like 1800000000000",
+            field=which,
+        )
+    return Bound(which, int(text), {}, True)
+
+
+def parse_moments(which: str, text: str) -> Bound:
+    """A moment for every partition of every topic."""
+    times = _parse_json(which, text, None)
+    for topic, one in times.items():
+        for partition, moment in one.items():
+            if not 0 <= moment <= limits.TIME_MS_MAX:
+                _refuse(which, f"{moment} is not a moment of {topic}/{partition}")
+    return Bound(which, None, times, True)
+
+
+def located(bound: Bound, topics: Topics, at: Moments, latest_when_late: bool = False) -> Bound:
+    """A bound by time as one by offsets, given the first offset at or after each moment (None: there is none yet).
+
+    A start after everything that was appended is an error unless `latest_when_late`; an end there is the latest.
+    """
+    if not bound.by_time:
+        return bound
+    check_coverage(bound, topics)
+    found: dict[str, dict[int, int]] = {}
+    for topic, partitions in topics.items():
+        for partition, held in partitions.items():
+            moment = bound.everywhere if bound.everywhere is not None else bound.by_partition[topic][partition]
+            offset = at.get((topic, partition, moment))
+            if offset is None and bound.starts and not latest_when_late:
+                raise OffsetOutOfRange(
+                    f"option {bound.which}: nothing was appended to {topic}/{partition} at or after {moment}; to begin "
+                    'at the latest there, say .option("startingOffsetsByTimestampStrategy", "latest")',
+                    field=bound.which,
+                )
+            within = None if offset is None else min(max(offset, held.first_offset), held.end_offset)
+            found.setdefault(topic, {})[partition] = LATEST if within is None else within
+    return Bound(bound.which, None, found)
+
+
+def _parse_json(which: str, text: str, senseless: int | None) -> dict[str, dict[int, int]]:
     if len(text) > _TEXT_LENGTH_MAX:
         _refuse(which, f"it is longer than {_TEXT_LENGTH_MAX} characters")
     try:
@@ -80,13 +143,13 @@ def _parse_json(which: Which, text: str, senseless: int) -> dict[str, dict[int, 
     }
 
 
-def _partition(which: Which, topic: str, name: str) -> int:
+def _partition(which: str, topic: str, name: str) -> int:
     if not (name.isascii() and name.isdigit() and len(name) < 10):
         _refuse(which, f"{name[:80]!r} is not a partition of {topic!r}")
     return int(name)
 
 
-def _offset(which: Which, topic: str, partition: str, value: Any, senseless: int) -> int:
+def _offset(which: str, topic: str, partition: str, value: Any, senseless: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not EARLIEST <= value <= limits.OFFSET_MAX:
         _refuse(which, f"{str(value)[:80]!r} is not an offset of {topic}/{partition}")
     if value == senseless:
@@ -94,7 +157,13 @@ def _offset(which: Which, topic: str, partition: str, value: Any, senseless: int
     return value
 
 
-def _refuse(which: Which, why: str) -> NoReturn:
+def _refuse(which: str, why: str) -> NoReturn:
+    if "Timestamp" in which:
+        raise ValidationError(
+            f"option {which}: {why}. Give a moment in milliseconds for every partition of every topic as JSON, like "
+            '{"orders": {"0": 1800000000000}}',
+            field=which,
+        )
     word = "earliest" if which == STARTING else "latest"
     raise ValidationError(
         f"{which}: {why}. Give {word!r}, or an offset for every partition of every topic as JSON, like {_EXAMPLE}, "
@@ -103,28 +172,29 @@ def _refuse(which: Which, why: str) -> NoReturn:
     )
 
 
-def resolve(starting: Bound, ending: Bound, topics: Mapping[str, Mapping[int, Held]]) -> list[Span]:
+def resolve(starting: Bound, ending: Bound, topics: Topics) -> list[Span]:
     """What to read of each partition, given what each holds now. Partitions with nothing to read are left out."""
     for bound in (starting, ending):
-        if bound.everywhere is None:
-            _check_coverage(bound, topics)
+        check_coverage(bound, topics)
     spans = []
     for topic, partitions in topics.items():
         for partition, held in sorted(partitions.items()):
-            start = _place(starting, topic, partition, held)
-            end = _place(ending, topic, partition, held)
+            start = place(starting, topic, partition, held)
+            end = place(ending, topic, partition, held)
             if start > end:
                 raise ValidationError(
-                    f"{STARTING} of {topic}/{partition} is {start} and {ENDING} {end}: a read goes forward",
-                    field=STARTING,
+                    f"{starting.which} of {topic}/{partition} is {start} and {ending.which} {end}: a read goes forward",
+                    field=starting.which,
                 )
             if start < end:
-                spans.append(Span(topic, partition, start, end, held.incarnation))
+                spans.append(Span(topic, partition, start, end, held.incarnation, held.group_id))
     return spans
 
 
-def _check_coverage(bound: Bound, topics: Mapping[str, Mapping[int, Held]]) -> None:
+def check_coverage(bound: Bound, topics: Topics) -> None:
     """As in the Kafka connector: exactly the partitions that are read, so that none is forgotten by accident."""
+    if bound.everywhere is not None:
+        return
     given = {(topic, partition) for topic, offsets in bound.by_partition.items() for partition in offsets}
     wanted = {(topic, partition) for topic, partitions in topics.items() for partition in partitions}
     if missing := sorted(wanted - given):
@@ -138,7 +208,8 @@ def _shown(pairs: list[tuple[str, int]]) -> str:
     return listed if len(pairs) <= 5 else f"{listed} and {len(pairs) - 5} more"
 
 
-def _place(bound: Bound, topic: str, partition: int, held: Held) -> int:
+def place(bound: Bound, topic: str, partition: int, held: Held) -> int:
+    """The offset that a bound means in a partition that holds this now."""
     offset = bound.by_partition[topic][partition] if bound.everywhere is None else bound.everywhere
     if offset == EARLIEST:
         return held.first_offset

@@ -1,18 +1,20 @@
-"""`spark.read.format("lanner")`: the data source that Spark's planner and executors call.
+"""`format("lanner")`: the data source that Spark's planner and executors call.
 
     spark.read.format("lanner").option("servers", "localhost:7400").option("subscribe", "orders").load()
 
 The option and column names are those of Spark's Kafka connector, so that a query moves over by changing its format.
-Planning happens once, on the driver's side: options are checked, the offsets of every partition are asked for, and the
-read is fixed to what the topics hold at that moment. Each partition of a topic is one task of Spark.
+A batch read is planned once, on the driver's side: options are checked, the offsets of every partition are asked for,
+and the read is fixed to what the topics hold at that moment. A streaming read is planned batch by batch (`stream`).
+Either way each partition of a topic is one task of Spark, or several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,19 +27,19 @@ from pyspark.sql.types import (
 )
 
 from lanner.errors import ValidationError
-from lanner.model import check_name
-from lanner.spark.columns import gather
-from lanner.spark.log import TopicLog
-from lanner.spark.offsets import ENDING, STARTING, Bound, Span, parse_bound, resolve
+from lanner.spark.admission import divided
+from lanner.spark.dead import log_for
+from lanner.spark.filters import Narrowing
+from lanner.spark.options import ReadOptions, parse_options
+from lanner.spark.planner import plan_batch
+from lanner.spark.sink import LannerStreamWriter, LannerWriter, open_stream_writer, open_writer
+from lanner.spark.stream import LannerStreamReader
+from lanner.spark.tasks import LannerPartition, read_span
 
-_SERVERS: Final = "servers"
-_SUBSCRIBE: Final = "subscribe"
-_HEADERS: Final = "includeHeaders"
-_KNOWN: Final = (_SERVERS, _SUBSCRIBE, STARTING, ENDING, _HEADERS)
-_TRUTH: Final = {"true": True, "false": False}
+_PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def schema(include_headers: bool) -> StructType:
+def schema(include_headers: bool, include_metadata: bool = False, dead_letters: bool = False) -> StructType:
     """The columns of a read."""
     fields = [
         StructField("key", BinaryType()),
@@ -51,55 +53,17 @@ def schema(include_headers: bool) -> StructType:
     if include_headers:
         pair = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         fields.append(StructField("headers", ArrayType(pair)))
+    if include_metadata:
+        fields += [StructField(name, TimestampType()) for name in ("producer_timestamp", "deliver_at", "expires_at")]
+        fields.append(StructField("flags", IntegerType()))
+    if dead_letters:
+        fields += [
+            StructField("number", LongType()),
+            StructField("attempts", IntegerType()),
+            StructField("reason", StringType()),
+            StructField("died_at", TimestampType()),
+        ]
     return StructType(fields)
-
-
-class ReadOptions(NamedTuple):
-    """The options of a read, checked."""
-
-    servers: str
-    topics: tuple[str, ...]
-    starting: Bound
-    ending: Bound
-    include_headers: bool
-
-
-def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Spark does not keep the case of option names, so neither does this."""
-    options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(set(options) - {name.lower() for name in _KNOWN})
-    if unknown:
-        _refuse(unknown[0], f"there is no such option; there are {', '.join(_KNOWN)}")
-    topics = tuple(dict.fromkeys(name.strip() for name in _required(options, _SUBSCRIBE, "orders").split(",")))
-    truth = options.get(_HEADERS.lower(), "false").strip().lower()
-    if truth not in _TRUTH:
-        _refuse(_HEADERS, f"it is {truth[:80]!r}; give true or false")
-    return ReadOptions(
-        _required(options, _SERVERS, "localhost:7400"),
-        tuple(check_name(name, "topic") for name in topics),
-        parse_bound(STARTING, options.get(STARTING.lower(), "earliest")),
-        parse_bound(ENDING, options.get(ENDING.lower(), "latest")),
-        _TRUTH[truth],
-    )
-
-
-def _required(options: Mapping[str, str], name: str, example: str) -> str:
-    value = options.get(name, "").strip()
-    if not value:
-        _refuse(name, f'it is missing: say .option("{name}", "{example}")')
-    return value
-
-
-def _refuse(name: str, why: str) -> NoReturn:
-    raise ValidationError(f"option {name}: {why}", field=name)
-
-
-class LannerPartition(InputPartition):
-    """One task: a span of one partition of one topic."""
-
-    def __init__(self, span: Span) -> None:
-        super().__init__(span)
-        self.span = span
 
 
 class LannerReader(DataSourceReader):
@@ -109,24 +73,42 @@ class LannerReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self._options
-        with TopicLog(options.servers) as log:
-            held = {topic: log.held(topic) for topic in options.topics}
-        return [LannerPartition(span) for span in resolve(options.starting, options.ending, held)]
+        return self._planned(Narrowing())
+
+    def _planned(self, narrowing: Narrowing) -> list[InputPartition]:
+        lanes = narrowing.lanes(self._options.lanes)
+        if lanes is None:
+            return []
+        self._options = self._options._replace(lanes=lanes)
+        with log_for(self._options) as log:
+            spans = plan_batch(self._options, log, narrowing)
+        return [LannerPartition(span) for span in divided(spans, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, LannerPartition):  # what Spark makes of a plan without partitions
-            return
-        span = partition.span
-        with TopicLog(self._options.servers) as log:
-            yield from gather(
-                span.topic,
-                span.partition,
-                log.batches(span),
-                span.start_offset,
-                span.end_offset,
-                include_headers=self._options.include_headers,
-            )
+        return read_span(self._options, partition, strict=False)
+
+
+class FilteringReader(LannerReader):
+    """Leaves out what the query's filters would throw away."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        self._narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """All of them are given back: Spark applies them still."""
+        self._narrowing = self._narrowing.by(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._planned(self._narrowing)
+
+
+def _filters_are_pushed() -> bool:
+    """Whether Spark is about to push filters. It does that in a worker of its own, and only where its configuration
+    (spark.sql.python.filterPushdown.enabled) says so; elsewhere it refuses a reader that would take them."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING_WORKER in sys.modules or getattr(main, "name", "") == _PUSHING_WORKER
 
 
 class LannerDataSource(DataSource):
@@ -137,14 +119,30 @@ class LannerDataSource(DataSource):
         return "lanner"
 
     def schema(self) -> StructType:
-        return schema(parse_options(self.options).include_headers)
+        options = parse_options(self.options)
+        return schema(options.include_headers, options.include_metadata, bool(options.dead_letters_of))
 
     def reader(self, schema: StructType) -> LannerReader:
-        options = parse_options(self.options)
+        options = parse_options(self.options, "batch")
+        self._check_schema(schema)
+        takes_filters = _filters_are_pushed() and not options.dead_letters_of
+        return FilteringReader(options) if takes_filters else LannerReader(options)
+
+    def streamReader(self, schema: StructType) -> LannerStreamReader:  # noqa: N802
+        options = parse_options(self.options, "stream")
+        self._check_schema(schema)
+        return LannerStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> LannerWriter:
+        return open_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LannerStreamWriter:  # noqa: N802
+        return open_stream_writer(self.options, schema, overwrite)
+
+    def _check_schema(self, schema: StructType) -> None:
         expected = self.schema()
         if schema != expected:
             raise ValidationError(
                 f"the columns of lanner are fixed: leave .schema() away, or give {expected.simpleString()}",
                 field="schema",
             )
-        return LannerReader(options)

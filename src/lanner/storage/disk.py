@@ -65,6 +65,8 @@ class DiskFiles:
         self._open_files_max = limits.storage_files_for(_open_files())
         self._lock = threading.Lock()
         self._failure: str | None = None
+        # Who made a file may have been killed before its name was durable.
+        self._sync(self._folder, str(self._directory), os.fsync)
 
     def list(self) -> list[tuple[int, int]]:
         self._refuse_after_failure()
@@ -316,10 +318,7 @@ class LmdbTable:
         return StorageFailed(self._failure)
 
     def _unreadable(self, error: lmdb.Error) -> StorageDamaged:
-        return StorageDamaged(
-            f"the table in {self._directory} cannot be read: {error}; restore the data directory from a backup, or let "
-            "this broker rejoin from its peers"
-        )
+        return StorageDamaged(f"the table in {self._directory} cannot be read: {error}")
 
     def _is_full(self, size: int) -> bool:
         """LMDB calls a write that the disk cut short for lack of room an input/output error. The next commit starts

@@ -83,13 +83,15 @@ def main(given: str) -> None:
     import uvloop
 
     from lanner.broker.settings import BrokerSettings
-    from lanner.server import serve
+    from lanner.server import leave, serve
 
     settings: dict[str, Any] = wanted["settings"]
     settings.update({name: tuple(value) for name, value in settings.items() if isinstance(value, list)})
     failure = uvloop.run(serve(BrokerSettings(**settings), lambda server: None))
     if failure is not None:
-        sys.exit(f"{failure.name}: {failure.message}")
+        sys.stderr.write(f"{failure.name}: {failure.message}\n")
+        leave(failure)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

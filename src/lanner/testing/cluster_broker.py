@@ -16,6 +16,8 @@ from contextlib import suppress
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
+
 from lanner.broker.clock import LeaderClock
 from lanner.broker.pace import Pace
 from lanner.broker.replicas import snapshots
@@ -23,13 +25,15 @@ from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Piece, Reply
 from lanner.broker.steward import Steward
-from lanner.errors import LannerError, StorageFailed
+from lanner.broker.tries import Tries
+from lanner.errors import LannerError, StorageDamaged, StorageFailed
 from lanner.ledger import FileMissing, Ledger
 from lanner.raft import Message, Role, decode_message, encode_message
 from lanner.testing.clock import START_MS, SimClock
 from lanner.testing.disk import PowerLost
 from lanner.testing.network import RAFT, Letter, SimNetwork
 from lanner.testing.sim_broker import SimBroker
+from lanner.wire.staging import ReportItem
 
 TICK_MS: Final = 50
 PULSE_TICKS: Final = 3
@@ -37,6 +41,9 @@ ALIVE_MS: Final = 1_000
 PIECE: Final = "piece"
 PULSE: Final = "pulse"
 REPORT: Final = "report"
+VOTES: Final = "votes"
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_votes: Final = msgspec.msgpack.Decoder(list[ReportItem]).decode
 _PULSE: Final = struct.Struct("<qQ?")  # what time it is there, which of its lives this is, and whether it is slow
 _LED: Final = struct.Struct("<QQ")
 _WORK: Final = ("save", "rewrite", "prepare")
@@ -73,6 +80,7 @@ class World(Protocol):
     clock: SimClock
     network: SimNetwork
     bounds: Bounds
+    staged: bool  # whether writers stage
 
     @property
     def watcher(self) -> Watcher: ...
@@ -166,6 +174,8 @@ class ClusterBroker(SimBroker):
             tail_entries=bounds.tail_entries,
             tail_bytes_max=bounds.tail_bytes,
         )
+        self.tries = Tries(self.engine)
+        self.engine.damages.told.append(self.explain)
         ledger.check()
         if self.place is not None:
             self.join(self.place)
@@ -229,6 +239,7 @@ class ClusterBroker(SimBroker):
             return
         self.engine.tick()
         self.steward.tick(self.may_lead)
+        self.tries.tick()
         self.pace.look()
         if self.pace.should_hand_over:
             self.steward.hand_over()
@@ -298,6 +309,8 @@ class ClusterBroker(SimBroker):
         """Let everything that may have come of the latest event take its course."""
         self.steward.follow()
         self._watch_all()
+        if self.world.staged:
+            self.tries.follow(self.leader_ms())
         if self.busy:
             self.engine.pump()
         elif self.step_commit():
@@ -352,10 +365,19 @@ class ClusterBroker(SimBroker):
                 values.append(parcel.load(self.disk.files))
             except FileMissing:
                 engine.sending.retry(parcel)
+            except StorageDamaged as error:
+                for index in parcel.damaged(error):
+                    engine.damages.note(parcel.head.set_id, index, error)
+                engine.sending.failed(parcel)
         for value in values:
             node_id = route(value.set_id, value.receiver)
             if node_id is not None:
                 self._post(node_id, value.set_id, snapshots.encode(value), PIECE)
+
+        reports = self.tries.take_reports()
+        conductor = self.leader_of(CLUSTER_SET) if reports else None
+        if conductor is not None:
+            self._post(conductor, CLUSTER_SET, _encode(reports), VOTES)
 
     def _post(self, node_id: str, set_id: int, frame: bytes, kind: str) -> None:
         number = self.world.number_of(node_id)
@@ -378,6 +400,8 @@ class ClusterBroker(SimBroker):
             value = snapshots.decode(letter.frame)
             self.steward.learn_route(value.set_id, value.sender, sender_node)
             self.engine.step_snapshot(value)
+        elif letter.kind == VOTES:
+            self.tries.hear(_decode_votes(letter.frame))
         elif letter.kind == REPORT:
             self.propose_metadata(letter.frame, forwarded=True)
         self.work()

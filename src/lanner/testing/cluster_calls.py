@@ -16,20 +16,22 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import Any, Final, Protocol
 
 from lanner.broker.replicas.replica import Replica
-from lanner.errors import LannerError, NotLeader
-from lanner.partition import Appended, PollAnswer
+from lanner.errors import LannerError, NotLeader, StorageDamaged
+from lanner.partition import Appended, BatchRef, PollAnswer
 from lanner.raft import Role
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_witness import ClusterWitness
 from lanner.testing.network import Letter, SimNetwork
 from lanner.testing.parties import LOST
+from lanner.testing.sim_broker import Broken
 
 CLIENT: Final = 0  # the number of all clients on the network
 CALL: Final = "call"
@@ -74,6 +76,7 @@ class Answered:
     stale: bool = False  # said by one who was deposed without knowing, and not held up by a record
     leader: int = 0  # who leads, by number, as far as the one who answered knows
     refused: bool = False  # before anything happened
+    unread: bool = False  # the leader's copy of what was leased is damaged, so that nobody got it
 
 
 class Cluster(Protocol):
@@ -174,7 +177,7 @@ class Calls:
         if call.given_up or call.answered is None:
             return
         call.given_up = True
-        if call.stage is Stage.OVER:  # else whoever answered does not know what became of it
+        if call.stage is Stage.OVER:  # else the broker that answered does not know what became of it
             del self._calls[call.number]
         call.on_answer(call.answered)
 
@@ -204,6 +207,10 @@ class Calls:
                 self._reply(broker, call, Answered(LOST))
                 return
             answered = self._describe(broker, replica, call, answer, index)
+            if answered is None:
+                self._doubt(call)
+                self._reply(broker, call, Answered(LOST))
+                return
             answered.refused = given_up
             self._over(call)
             self._reply(broker, call, answered)
@@ -215,7 +222,10 @@ class Calls:
         asking = False
         broker.work()
 
-    def _describe(self, broker: ClusterBroker, replica: Replica, call: Call, answer: Any, index: int) -> Answered:
+    def _describe(
+        self, broker: ClusterBroker, replica: Replica, call: Call, answer: Any, index: int
+    ) -> Answered | None:
+        """None: what was leased is damaged there, and nobody else who runs could say what it was."""
         witness = self._cluster.witness
         applied_index = index or (replica.node.applied_index if isinstance(answer, Appended) else 0)
         at = witness.when_applied(call.set_id, applied_index) if applied_index else witness.moment()
@@ -225,8 +235,23 @@ class Calls:
             known_ms = witness.sets[call.set_id].decided_ms.get(index) if index else None
             answered.decided_ms = known_ms or max(replica.partition.machine_ms, broker.leader_ms())
         if isinstance(answer, PollAnswer):
-            answered.values = {lease.ref.base_offset: broker.read(call.set_id, lease.ref) for lease in answer.leases}
+            refs = [lease.ref for lease in answer.leases]
+            try:
+                answered.values = {ref.base_offset: broker.read(call.set_id, ref) for ref in refs}
+            except StorageDamaged:
+                answered.values, answered.unread = self._read_elsewhere(call.set_id, refs), True
+                return None if answered.values is None else answered
         return answered
+
+    def _read_elsewhere(self, set_id: int, refs: list[BatchRef]) -> dict[int, dict[int, bytes]] | None:
+        """What clients cannot know: what was in batches that one broker cannot read any more."""
+        for broker in self._cluster.brokers.values():
+            replica = broker.engine.replicas.get(set_id) if broker.opened and not broker.disk.is_off else None
+            if replica is not None and replica.node.applied_index >= max(ref.index for ref in refs):
+                broker.disk.crash_in(None)
+                with suppress(StorageDamaged, Broken):  # it may be the same broker, or be ahead and have let go of it
+                    return {ref.base_offset: broker.read(set_id, ref) for ref in refs}
+        return None
 
     def _reply(self, broker: ClusterBroker, call: Call, answered: Answered) -> None:
         call.answered = answered

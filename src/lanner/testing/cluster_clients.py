@@ -8,15 +8,17 @@ such a call is certainly over, is written into the history for the judges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, cast
+
+from msgspec.structs import replace
 
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import Topic
 from lanner.errors import NotLeader
-from lanner.partition import BatchRef, Partition, encode_append
+from lanner.partition import BatchRef, Lease, Partition, encode_append
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_calls import Answered, Calls, Told
@@ -155,6 +157,17 @@ class ClusterTraffic(OperatedTraffic):
         broker.disk.crash_in(None)  # power that goes here would be lost on nobody
         return broker.read(set_id, ref)
 
+    def _met_damage(self) -> None:
+        """A reader is told to ask again: another broker is about to lead."""
+        super()._met_damage()
+        raise NotLeader("this broker's copy is damaged there")
+
+    def _cut(self, leases: Sequence[Lease], values: Mapping[int, bytes]) -> tuple[Sequence[Lease], list[Lease]]:
+        if self._said is not None and self._said.unread:  # the broker could not read them, and gives them back
+            self.counts["damaged_polls"] += 1
+            return [], list(leases)
+        return super()._cut(leases, values)
+
     def partition(self, set_id: int) -> Partition:
         broker = self._leader(set_id)
         assert broker is not None, "asked for only where somebody leads"
@@ -179,7 +192,8 @@ class ClusterTraffic(OperatedTraffic):
         """Read, inspect or administer, unless one of the partitions has no leader to ask just now."""
         if any(self._leader(set_id) is None for set_id in self.settings):
             return False
-        {"read": self.read, "inspect": self.inspect, "administer": self.administer}[what]()
+        with suppress(NotLeader):  # it was told to ask again
+            {"read": self.read, "inspect": self.inspect, "administer": self.administer}[what]()
         return True
 
     def _topics(self) -> Mapping[str, Topic]:

@@ -19,7 +19,9 @@ from lanner.model import Retention, TopicSettings
 from lanner.partition import Partition
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_disks import DiskTrials
+from lanner.testing.cluster_staging import ClusterStaging
 from lanner.testing.cluster_troubles import Troubles
+from lanner.testing.decay import scrub
 from lanner.testing.disk import PowerLost
 from lanner.testing.history import Crashed, Ended, Stored
 from lanner.testing.sim_broker import Broken
@@ -39,6 +41,7 @@ CLUSTER_TOTALS: Final = (
     "forwards",
     "cut_replies",
     "last_record_refusals",
+    "rotten_entries",
     "slow_syncs",
     "hung_syncs",
 )
@@ -83,6 +86,8 @@ def _simulate(seed: int, events: int, nodes: int) -> Report:
     cluster = simulation.cluster
     report = Report(seed, history=cluster.history)
     run_and_judge(report, simulation.run, cluster.traffic.give_up)
+    if simulation.staged is not None:
+        report.violations += simulation.staged.run.judge.violations
     report.events = cluster.events
     report.totals = simulation.totals()
     return report
@@ -101,6 +106,7 @@ class ClusterSimulation:
         self._moves_done = 0
         self._acting_ms = self.rng.choice((10, 25, 50))
         self._actions = self._weigh_actions()
+        self.staged = ClusterStaging(seed, self.cluster) if self.cluster.staged else None
 
     def totals(self) -> Counter[str]:
         cluster = self.cluster
@@ -120,8 +126,10 @@ class ClusterSimulation:
         totals["events"] = cluster.events
         totals["simulated_seconds"] = cluster.clock.elapsed_ms // 1_000
         told = ("published", "handed", "retries", "unknown", "duplicates", "refused", "stale", "cut_replies")
-        for name in (*told, *REPEATED):
+        for name in (*told, "damaged_polls", "damaged_reads", *REPEATED):
             totals[name] = self.traffic.counts[name]
+        if self.staged is not None:
+            totals.update(self.staged.totals())
         return totals
 
     # ------------------------------------------------------------------ the run
@@ -131,19 +139,28 @@ class ClusterSimulation:
         cluster.run_until(self._founded, _STARTED_MS, "no founding")
         self._make_topics()
         cluster.later(1, self._act)
+        if self.staged is not None:
+            self.staged.begin()
         if self._tries_disks:
             DiskTrials(cluster).run()
         self.troubles.begin()
+        if self.staged is not None:
+            self.staged.trouble()
         while cluster.events < self._events_wanted or cluster.counts["calls"] < CLUSTER_CALLS:
             cluster.step()
         self.troubles.end()
         cluster.run_until(self._all_led, _LED_MS, "not every set is led")
+        if self.staged is not None:
+            cluster.run_until(self.staged.at_rest, _REST_MS, "tries do not end")
+        cluster.run_until(self._mended, _REST_MS, "damaged copies are not replaced")
         cluster.run_until(self._at_rest, _REST_MS, "moves and replicas do not settle")
         self._end_doubt()
         self._drain()
         cluster.run_until(self._at_rest, _REST_MS, "replicas do not settle after the drain")
         self._count_moves()
         self._compare_everything()
+        if self.staged is not None:
+            self.staged.finish(self._metadata())
 
     def _founded(self) -> bool:
         leader = self.cluster.metadata_leader()
@@ -166,10 +183,14 @@ class ClusterSimulation:
                 retention_ms=0 if bytes_max else 30_000,
                 retention_bytes=bytes_max if number else 0,
             )
+        if self.staged is not None:
+            wanted |= self.staged.topics()
         self._ask_for_topics(wanted)
         cluster.run_until(lambda: self._has_topics(wanted), _STARTED_MS, "no topics")
         for name in wanted:
             topic = self._metadata().topics[name]
+            if self.staged is not None and self.staged.serves(topic):
+                continue
             for set_id in topic.set_ids:
                 self.traffic.serve(set_id, name, topic.settings)
                 cluster.history.rules[set_id] = rules_of(topic.settings)
@@ -239,6 +260,11 @@ class ClusterSimulation:
     def _all_led(self) -> bool:
         leader = self.cluster.metadata_leader()
         return leader is not None and all(self.cluster.leader(set_id) for set_id in leader.engine.cluster.sets)
+
+    def _mended(self) -> bool:
+        members = self.cluster.members()
+        running = bool(members) and all(broker.opened for broker in members.values())
+        return running and self.troubles.rot.is_mended(self._metadata(), members.values())
 
     def _at_rest(self) -> bool:
         """Every broker runs, every move is done, and every replica has applied all that its leader has."""
@@ -334,6 +360,9 @@ class ClusterSimulation:
                 self._read_everything(set_id, holders)
         for broker in cluster.members().values():
             broker.engine.ledger.check()
+            for set_id in broker.engine.replicas:
+                if scrub(broker, set_id):
+                    raise Broken("damaged copy kept", set_id, f"in the end, on {broker.name}")
 
     def _read_everything(self, set_id: int, holders: list[ClusterBroker]) -> None:
         leader = self.cluster.leader(set_id)

@@ -12,7 +12,8 @@ committed anywhere before. Looking costs little, because only what has changed s
 - *state machine safety*: machines that applied the same index have the same rows;
 - *monotonic*: term, commit and applied index never go back in a life, what is durable not even between lives;
 - *membership*: changes by one voter, is proposed only by leaders that have committed, and is what the log says;
-- *decisions*: none is committed that was made before its leader had applied what earlier leaders had committed.
+- *decisions*: none is committed that was made before its leader had applied what earlier leaders had committed;
+- *reluctance*: a copy that is known to be damaged does not stand for leader, unless nobody has led for long.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from typing import Any, Final, NoReturn
 
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.broker.replicas.replica import Replica
-from lanner.partition.records import DECISION_KIND, decode_decision
+from lanner.partition.records import DECISION_KIND, Decision, decode_decision
 from lanner.raft import Change, Entry, EntryKind, HardState, Membership, Message, MessageKind, RaftNode, Role
+from lanner.raft.electing import DECLINED_MAX
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.sim_broker import Broken
 
@@ -85,6 +87,8 @@ class ClusterWitness:
         self.facts: Counter[str] = Counter()
         self.elections = 0
         self.moment: Callable[[], int] = int  # the observer's clock
+        self.on_metadata: Callable[[int, bytes | None], None] | None = None  # sees its entries, each once
+        self.on_decision: Callable[[int, Decision], None] | None = None  # and those of partitions
         self._sights: dict[tuple[int, int], Sight] = {}  # (broker, set)
         self._seats: dict[tuple[int, int], ClusterBroker] = {}  # (set, replica) → who has it
         self._known: dict[tuple[int, int], int] = {}  # (set, replica) → what was durable when it was last seen
@@ -137,7 +141,28 @@ class ClusterWitness:
 
         node.ready = ready  # type: ignore[method-assign]
         node.change_membership = change_membership  # type: ignore[method-assign,assignment]
+        self._watch_standing(record, broker, node)
         self._watch_machine(record, replica)
+
+    def _watch_standing(self, record: SetRecord, broker: ClusterBroker, node: RaftNode) -> None:
+        ask_first, stand = node.become_pre_candidate, node.become_candidate
+
+        def check() -> None:
+            damaged = record.set_id in broker.engine.damages.sets and len(node.voters) > 1
+            if damaged and node._election._declined < DECLINED_MAX:
+                self._break("damaged copy stands", record, node, f"for leader, on {broker.name}")
+
+        def become_pre_candidate() -> None:
+            check()
+            ask_first()
+
+        def become_candidate() -> None:
+            if node.role is not Role.PRE_CANDIDATE:  # else it began to stand before
+                check()
+            stand()
+
+        node.become_pre_candidate = become_pre_candidate  # type: ignore[method-assign]
+        node.become_candidate = become_candidate  # type: ignore[method-assign]
 
     def _check_memory(self, record: SetRecord, node: RaftNode) -> None:
         """What was durable in an earlier life must be there in this one."""
@@ -219,9 +244,13 @@ class ClusterWitness:
             return
         self._commit(record, node, index, term)
         record.checksums[index] = checksum
+        if record.set_id == CLUSTER_SET and self.on_metadata is not None:
+            self.on_metadata(index, payload if kind == _NORMAL else None)
         if kind == _NORMAL and record.set_id != CLUSTER_SET and payload[0] == DECISION_KIND:
             decision = decode_decision(payload)
             record.decided_ms[index] = decision.now_ms
+            if self.on_decision is not None:
+                self.on_decision(record.set_id, decision)
             self.facts.update(type(fact).__name__ for fact in decision.facts)
             if decision.seen_index < record.first_of_term[term]:
                 self._break(

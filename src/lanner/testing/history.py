@@ -45,8 +45,7 @@ class Stored(NamedTuple):
     priority: int
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True, gc=False):
     """One batch. Values are names that nobody else uses, so that each message can be told from every other."""
 
     kind: ClassVar[str] = "published"
@@ -63,8 +62,7 @@ class Published:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Polled:
+class Polled(msgspec.Struct, frozen=True, gc=False):
     """A poll on one partition. No messages: nothing was deliverable."""
 
     kind: ClassVar[str] = "polled"
@@ -83,8 +81,7 @@ class Polled:
     unseen: tuple[int, ...] = ()  # offsets of those messages that were left out of the reply: nobody saw them
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """One range of one lease: ack, nack, extend, reject or release. `until_ms`: of a nack, when the retry is due at
     the earliest; of an extension, the new deadline."""
 
@@ -102,8 +99,7 @@ class Settled:
     lost: bool = False  # failed because the lease is said to be lost: it had no effect, and never will
 
 
-@dataclass(frozen=True, slots=True)
-class Administered:
+class Administered(msgspec.Struct, frozen=True, gc=False):
     """seek (to the offset), redrive or discard (these offsets; none: all), drop (the group)."""
 
     kind: ClassVar[str] = "administered"
@@ -116,8 +112,7 @@ class Administered:
     offsets: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DeadSeen:
+class DeadSeen(msgspec.Struct, frozen=True, gc=False):
     """A dead letter as a listing showed it. An empty value: its bytes were not looked at."""
 
     kind: ClassVar[str] = "dead_seen"
@@ -131,8 +126,7 @@ class DeadSeen:
     value: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FloorSeen:
+class FloorSeen(msgspec.Struct, frozen=True, gc=False):
     """How far a group has come, as the broker says: a committed offset, or a place in one lane below which everything
     is settled."""
 
@@ -145,8 +139,7 @@ class FloorSeen:
     lane: int = -1  # -1: of the partition as a whole
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBack:
+class ReadBack(msgspec.Struct, frozen=True, gc=False):
     """Messages that a stream read, or a look without leasing, found."""
 
     kind: ClassVar[str] = "read_back"
@@ -156,8 +149,7 @@ class ReadBack:
     messages: tuple[Stored, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Crashed:
+class Crashed(msgspec.Struct, frozen=True, gc=False):
     """The broker lost its memory, and of its disk what was not synced."""
 
     kind: ClassVar[str] = "crashed"
@@ -165,8 +157,7 @@ class Crashed:
     returned: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """One partition after all faults: what it holds, and, where its groups were drained, which letters are dead."""
 
     kind: ClassVar[str] = "ended"

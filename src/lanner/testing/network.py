@@ -50,6 +50,7 @@ class SimNetwork:
         self._letters: list[Letter] = []
         self._sent = 0
         self._cut: set[tuple[int, int]] = set()
+        self.deaf: set[tuple[int, int]] = set()  # (receiver, set) that hears nothing of that set
 
     def __len__(self) -> int:
         """How many frames are on their way."""
@@ -102,7 +103,8 @@ class SimNetwork:
         """The next letter that has arrived; None: none has yet."""
         while self._letters and self._letters[0].arrives_ms <= now_ms:
             letter = heappop(self._letters)
-            if (letter.sender, letter.receiver) in self._cut:
+            deaf = letter.kind == RAFT and (letter.receiver, letter.set_id) in self.deaf
+            if deaf or (letter.sender, letter.receiver) in self._cut:
                 self._lose(letter)
                 continue
             self.counts["arrived"] += 1
@@ -140,4 +142,5 @@ class SimNetwork:
     def calm(self) -> None:
         """End every fault; what is on its way still arrives."""
         self.loss = self.doubling = self.detour = 0.0
+        self.deaf.clear()
         self.heal()

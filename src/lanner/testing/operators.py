@@ -6,8 +6,9 @@ Two may want the same topic in the same moment, and either may ask again: exactl
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import Topic, encode_alter_topic, encode_create_topic, encode_delete_topic

@@ -31,6 +31,7 @@ from lanner.partition.passes import Pass
 from lanner.partition.places import LaneProgress, Standing
 from lanner.partition.requests import CommitOffset, Release, Settle
 from lanner.testing.planted_cluster import CLUSTER_PLANTS
+from lanner.testing.planted_staged import STAGED_CLUSTER_PLANTS, STAGED_PLANTS
 from lanner.testing.plants import Patch, Plant
 from lanner.testing.queue_model import Violation
 
@@ -89,7 +90,7 @@ def _lease_twice(patch: Patch) -> None:
 def _accept_stale(patch: Patch) -> None:
     settle = Pass.settle
 
-    def settle_whoever_holds_it(decision: Pass, request: Settle | Release) -> Any:
+    def settle_for_any_holder(decision: Pass, request: Settle | Release) -> Any:
         leases = decision.queue_view(request.group).group.leases
         items = []
         for token, first_offset, count, kind, delay_ms, reason in request.items:
@@ -99,7 +100,7 @@ def _accept_stale(patch: Patch) -> None:
             items.append((token, first_offset, count, kind, delay_ms, reason))
         return settle(decision, request._replace(items=items))
 
-    patch(Pass, "settle", settle_whoever_holds_it)
+    patch(Pass, "settle", settle_for_any_holder)
 
 
 def _forget_pinned(patch: Patch) -> None:
@@ -202,10 +203,10 @@ def _keep_oversized(patch: Patch) -> None:
 def _repeat_commits(patch: Patch) -> None:
     commit = Pass.commit
 
-    def commit_whoever_asks(decision: Pass, request: CommitOffset) -> None:
+    def commit_for_any_reader(decision: Pass, request: CommitOffset) -> None:
         commit(decision, request._replace(reader="", sequence=-1))
 
-    patch(Pass, "commit", commit_whoever_asks)
+    patch(Pass, "commit", commit_for_any_reader)
 
 
 def _create_by_clock(patch: Patch) -> None:
@@ -268,7 +269,7 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
     ),
 }
 
-PLANTS: Final = {**BROKER_PLANTS, **CLUSTER_PLANTS}
+PLANTS: Final = {**BROKER_PLANTS, **CLUSTER_PLANTS, **STAGED_PLANTS, **STAGED_CLUSTER_PLANTS}
 
 
 def catches(name: str, violations: Iterable[Violation]) -> bool:

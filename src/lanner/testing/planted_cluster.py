@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lanner.broker.pace import Pace
-from lanner.broker.replicas import engine as engine_module
+from lanner.broker.replicas import restoring
 from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.installs import Incoming
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Sending
 from lanner.broker.steps import Steps
+from lanner.broker.steward import Steward
 from lanner.model import TopicSettings
 from lanner.raft import HardState, Message, RaftNode, Role, Snapshot
 from lanner.raft.electing import Election
@@ -53,7 +54,7 @@ def _vote_unsynced(patch: Patch) -> None:
 
 
 def _lose_vote(patch: Patch) -> None:
-    patch(engine_module, "HardState", lambda term, vote: HardState(term, 0))
+    patch(restoring, "HardState", lambda term, vote: HardState(term, 0))
 
 
 def _commit_older(patch: Patch) -> None:
@@ -157,6 +158,14 @@ def _lead_on(patch: Patch) -> None:
     patch(Pace, "should_hand_over", property(lambda pace: False))
 
 
+def _lead_damaged(patch: Patch) -> None:
+    patch(Engine, "_damaged", lambda engine, set_id, error: None)
+
+
+def _forget_damage(patch: Patch) -> None:
+    patch(Steward, "_damage_reports", lambda steward: [])
+
+
 _LOG: Final = (
     "leader completeness",
     "committed entry changed",
@@ -228,6 +237,12 @@ CLUSTER_PLANTS: Final[dict[str, Plant]] = {
         "whatever is to be said waits until the sync that is under way has ended",
         ("deposed by a slow disk", "hung disk leads"),
         _wait_for_the_disk,
+    ),
+    "damaged-replica-leads": Plant(
+        "a copy that is known to be damaged stands for leader as any other", ("damaged copy stands",), _lead_damaged
+    ),
+    "damage-not-reported": Plant(
+        "nobody is told that a copy is damaged, so that it stays", ("cluster never comes to rest",), _forget_damage
     ),
     "hung-disk-leads": Plant("a leader whose disk hangs goes on leading", ("hung disk leads",), _lead_on),
 }

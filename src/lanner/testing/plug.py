@@ -2,10 +2,10 @@
 
 EXT4_IOC_SHUTDOWN with the flag NOLOGFLUSH drops everything that was not made durable, as a pulled plug would. But a
 sync that is under way meanwhile may be answered with success although nothing was kept (Linux 6.18: up to 15 ms later,
-in 2 of 45 pulls under load). A real plug takes the processor with it, so nobody hears that answer; here whoever writes
+in 2 of 45 pulls under load). A real plug takes the processor with it, so nobody hears that answer; here the process
 must be stopped first (`BrokerProcess.pause`), and killed afterwards.
 
-It needs root and loop mounts; whoever wants it asks `PulledPlug.allowed` first.
+It needs root and loop mounts; a test that wants it asks `PulledPlug.allowed` first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PulledPlug:
         self.image.unlink(missing_ok=True)
 
     def pull(self) -> None:
-        """From here on nothing reaches the disk any more. Whoever writes there must be standing still."""
+        """From here on nothing reaches the disk any more. A process that writes there must be standing still."""
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))

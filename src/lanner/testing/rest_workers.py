@@ -1,4 +1,4 @@
-"""The workers of a workload that come through REST: each asks one broker after the other, whoever leads.
+"""The workers of a workload that come through REST: each asks one broker after the other, no matter which leads.
 
 A status of 200 is an answer; anything else (a refusal, a lost connection, silence) leaves the outcome unknown, and the
 worker goes on to the next broker. Every other publisher gives an Idempotency-Key and repeats what was not answered, at
@@ -120,7 +120,7 @@ class RestWorkers:
     async def _publish_values(
         self, caller: _Caller, values: tuple[str, ...], partition: int, priority: int, key: str
     ) -> list[dict[str, Any]]:
-        """What was stored, or nothing when nobody knows. Whoever is cancelled here does not know either."""
+        """What was stored, or nothing when nobody knows. A worker that is cancelled here does not know either."""
         book, called = self._notebook, time.monotonic()
         messages = [{"value": value, "partition": partition, "priority": priority} for value in values]
         try:

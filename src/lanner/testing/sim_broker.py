@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from random import Random
 from typing import Any, Final
 
@@ -23,15 +24,16 @@ from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
 from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.steward import Steward
+from lanner.broker.tries import Tries
 from lanner.broker.wall_clock import PACE, FollowingClock
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, StorageFull
+from lanner.errors import LannerError, StorageDamaged, StorageFull
 from lanner.ledger import Commit, FileMissing, Ledger, journal, perform_preparation, read_entry
 from lanner.ledger.records import position_at
 from lanner.ledger.rows import JOURNAL_KEY, decode_journal
 from lanner.ledger.seals import SealedTable
-from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Partition
-from lanner.partition.records import DECISION_KIND, decode_decision
+from lanner.partition import BatchRef, Partition, batch_start
+from lanner.partition.records import DECISION_KIND, Decision, decode_decision
 from lanner.raft import Entry, EntryKind
 from lanner.testing.clock import SimClock
 from lanner.testing.disk import SimDisk
@@ -67,6 +69,8 @@ class Witness:
         self.facts: Counter[str] = Counter()
         self.machines: dict[int, Cluster | Partition] = {}
         self.decided_ms: dict[int, int] = {}  # set → the time of its latest decision
+        self.on_metadata: Callable[[int, bytes | None], None] | None = None  # sees its entries, each once
+        self.on_decision: Callable[[int, Decision], None] | None = None  # and those of partitions
         self._applied: dict[int, list[int]] = {}  # set → a checksum for each index, from 1 on
 
     def watch(self, replica: Replica) -> None:
@@ -99,8 +103,12 @@ class Witness:
             machine = Cluster(_NoRows()) if set_id == CLUSTER_SET else Partition(_NoRows(), batch.read_header)
             self.machines[set_id] = machine
         machine.apply(entry.index, payload)
+        if set_id == CLUSTER_SET and self.on_metadata is not None:
+            self.on_metadata(entry.index, payload)
         if payload and set_id != CLUSTER_SET and payload[0] == DECISION_KIND:
             decision = decode_decision(payload)
+            if self.on_decision is not None:
+                self.on_decision(set_id, decision)
             self.decided_ms[set_id] = decision.now_ms
             self.facts.update(type(fact).__name__ for fact in decision.facts)
 
@@ -143,10 +151,13 @@ class SimBroker:
         self.witness = Witness()
         self.counts: Counter[str] = Counter()
         self.commits: list[tuple[int, int, int]] = []  # (file, offset, size) of durable records, since the start
+        self.decayed: set[tuple[Any, Any]] = set()  # (file, offset) of saved entries that have rotted on the disk
+        self.remembered: dict[tuple[int, int], dict[int, bytes]] = {}  # (set, index) of a rotten batch → what it held
         self.followed: FollowingClock
         self._began = (0, 0)  # what the wall clock and the steady one showed at the start
         self.engine: Engine
         self.steward: Steward
+        self.tries: Tries
         self._commit: Commit | None = None
         self._performed = False
         self._work: dict[str, Work] = {}
@@ -163,6 +174,8 @@ class SimBroker:
         self.followed = _QuietClock(self.clock.now_ms, lambda: self.clock.elapsed_ms)
         self._began = self.clock.now_ms(), self.clock.elapsed_ms
         self.engine = Engine(ledger, self.disk.files, rng=self.rng, now_ms=self.now_ms, cache_bytes=_CACHE_BYTES)
+        self.tries = Tries(self.engine)
+        self.engine.damages.told.append(self.explain)
         self._forget()
         self.commits = []
         self._watch_sets()
@@ -239,6 +252,10 @@ class SimBroker:
         self.commits.append((commit.file, commit.offset, commit.size))
         self.engine.committed(commit)
         return True
+
+    def tend(self) -> None:
+        """Do what the outcomes of tries call for."""
+        self.tries.follow(self.now_ms())
 
     def make_room(self) -> None:
         """Somebody was told that the disk is full, and has seen to it."""
@@ -368,6 +385,11 @@ class SimBroker:
                 self.disk.files.write(self._commit.file, self._commit.offset, self._commit.buffers)
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a commit has begun that is not on the disk yet."""
+        return self._commit is not None and not self._performed
+
+    @property
     def unsaved(self) -> bool:
         """Whether a restart would have a record of this life to replay."""
         return bool(self.commits) and self.engine.ledger.saved_position < position_at(*self.commits[-1][:2])
@@ -380,12 +402,22 @@ class SimBroker:
 
     # ------------------------------------------------------------------ reading
 
+    def has_decayed(self, set_id: int, index: int) -> bool:
+        """Whether an entry has rotted where it lies."""
+        return self.engine.ledger.locate(set_id, index)[:2] in self.decayed
+
+    def explain(self, set_id: int, error: StorageDamaged) -> None:
+        """Told of damage: there is none but what was done to the disk."""
+        place = error.details.get("file"), error.details.get("offset")
+        if "key" not in error.details and place not in self.decayed:
+            raise Broken("damage from nowhere", set_id, error.message)
+
     def read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
-        """The messages of a stored batch by offset. It must be there: somebody may ask for it."""
-        payload = self._payload(set_id, ref)
-        decoded = batch.decode(payload[APPEND_PREFIX_BYTES:])
-        positions = decoded.positions if decoded.positions is not None else range(decoded.count)
-        return {ref.base_offset + place: value for place, value in zip(positions, decoded.values(), strict=True)}
+        """The messages of a stored batch by offset. It must be there: somebody may ask for it. StorageDamaged: it was,
+        and has rotted; the damage is noted, as it is by every reader.
+        """
+        values = _values_of(self._payload(set_id, ref))
+        return {ref.base_offset + place: value for place, value in values}
 
     def _payload(self, set_id: int, ref: BatchRef) -> bytes:
         payload = self.engine.payload_from_memory(set_id, ref.index)
@@ -393,14 +425,26 @@ class SimBroker:
             return payload
         for _ in range(_READ_ATTEMPTS):
             try:
-                return read_entry(self.disk.files, self.engine.ledger.locate(set_id, ref.index))
+                location = self.engine.ledger.locate(set_id, ref.index)
+                return read_entry(self.disk.files, location)
             except FileMissing:
                 continue  # a rewrite moved it since the look-up
             except (KeyError, LannerError) as error:
+                if isinstance(error, StorageDamaged) and location[:2] in self.decayed:
+                    self.engine.damages.note(set_id, ref.index, error)
+                    raise
                 raise Broken(
                     "message cannot be read", set_id, f"the batch at offset {ref.base_offset}: {error}"
                 ) from error
         raise Broken("message cannot be read", set_id, f"the file of the batch at offset {ref.base_offset} is gone")
+
+
+@lru_cache(maxsize=1_024)
+def _values_of(payload: bytes) -> list[tuple[int, bytes]]:
+    """The messages of a stored batch by place; the same batches are read again and again."""
+    decoded = batch.decode(payload[batch_start(payload) :])
+    positions = decoded.positions if decoded.positions is not None else range(decoded.count)
+    return list(zip(positions, decoded.values(), strict=True))
 
 
 _BEGIN: Final[dict[str, Callable[[SimBroker], Work]]] = {

@@ -29,6 +29,7 @@ from lanner.testing.disk import PowerLost
 from lanner.testing.history import History
 from lanner.testing.network import RAFT, Letter, SimNetwork
 from lanner.testing.sim_broker import Broken
+from lanner.testing.staged_traffic import takes_part
 
 _HEARTBEATS: Final = frozenset({7, 8})  # as a frame's second byte says; they come by themselves, like ticks
 
@@ -43,6 +44,7 @@ class SimCluster:
 
     def __init__(self, seed: int, nodes: int = 0, bounds: Bounds | None = None) -> None:
         self.rng = rng = Random(seed)
+        self.staged = takes_part(seed)
         self.clock = SimClock()
         self.network = SimNetwork(rng)
         self.network.on_loss = self._lost

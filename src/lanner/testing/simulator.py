@@ -22,14 +22,19 @@ from lanner.errors import StorageDamaged, StorageFailed
 from lanner.ledger import Ledger
 from lanner.ledger.rows import set_of_key
 from lanner.model import Retention, TopicSettings
+from lanner.partition import BatchRef
 from lanner.testing.checkers import judge
 from lanner.testing.clock import SimClock
+from lanner.testing.decay import decay_batch
 from lanner.testing.disk import PowerLost
 from lanner.testing.flips import flip_record, holds_record
 from lanner.testing.history import Ended, History, Rules, Stored
 from lanner.testing.operators import OperatedTraffic
 from lanner.testing.queue_model import Violation
 from lanner.testing.sim_broker import Broken, SimBroker
+from lanner.testing.staged_run import LocalPort, StagedRun, staged_settings
+from lanner.testing.staged_traffic import TOPIC as STAGED_TOPIC
+from lanner.testing.staged_traffic import takes_part
 from lanner.testing.traffic import AUTO_GROUP, QUEUE_GROUPS, STREAM_GROUP, name_of
 
 EVENTS: Final = 5_000
@@ -48,8 +53,13 @@ TOTALS: Final = (
     "trims",
     "rewritten_segments",
     "row_refusals",
+    "rotten_entries",
     "cut_replies",
     *REPEATED,
+    "staged_commits",
+    "staged_aborts",
+    "staged_repeated",
+    "staged_fenced",
 )
 
 
@@ -73,6 +83,8 @@ def simulate(seed: int, events: int = EVENTS) -> Report:
     simulation = Simulation(seed, events)
     report = Report(seed, history=simulation.history)
     run_and_judge(report, simulation.run, simulation.traffic.give_up)
+    if simulation.staged is not None:
+        report.violations += simulation.staged.judge.violations
     report.events = simulation.events
     report.totals = simulation.totals()
     return report
@@ -114,6 +126,15 @@ class Simulation:
         self._slow = 0  # so many more turns the disk hardly gets on
         self._flips = Random(seed)  # of its own: what is tried on copies leaves the run as it is
         self._steps = self._weigh_steps()
+        self.staged: StagedRun | None = None
+        if takes_part(seed):
+            self._let_writers_stage(seed)
+
+    def _let_writers_stage(self, seed: int) -> None:
+        self.staged = StagedRun(seed, LocalPort(self.broker))
+        self.staged.watch(self.broker.witness)
+        names, weights = self._steps
+        self._steps = (*names, "stage", "tend", "observe"), (*weights, 25.0, 15.0, 1.0)
 
     def totals(self) -> Counter[str]:
         facts, counts = self.broker.witness.facts, self.broker.counts
@@ -123,11 +144,12 @@ class Simulation:
         totals["dead"] = facts["Died"]
         totals["trims"] = facts["Trimmed"]
         totals["events"] = self.events
-        for name in ("published", "handed", "unknown", "duplicates", "cut_replies", *REPEATED):
+        for name in ("published", "handed", "unknown", "duplicates", "cut_replies", "damaged", *REPEATED):
             totals[name] = self.traffic.counts[name]
-        for name in ("refusals", "last_record_refusals"):
+        for name in ("refusals", "last_record_refusals", "row_refusals", "rotten_entries"):
             totals[name] = counts[name]
-        totals["row_refusals"] = counts["row_refusals"]
+        if self.staged is not None:
+            totals.update(self.staged.totals())
         return totals
 
     # ------------------------------------------------------------------ the run
@@ -141,8 +163,13 @@ class Simulation:
             except (PowerLost, StorageFailed):
                 self._restart()
         self._drain()
+        if self.staged is not None:
+            self._rest_staged(self.staged)
         self._restart()
         self._read_everything()
+        if self.staged is not None:
+            self._observe(self.staged, everything=True)
+            self.staged.finish()
 
     def _make_topics(self) -> None:
         rng = self.rng
@@ -170,6 +197,11 @@ class Simulation:
                 self.traffic.serve(set_id, topic.name, topic.settings)
                 self.history.rules[set_id] = rules_of(topic.settings)
         self.traffic.open_producers(4)
+        if self.staged is not None:
+            command = encode_create_topic(STAGED_TOPIC, staged_settings(self.staged.rng), self.clock.now_ms())
+            self.broker.engine.propose(CLUSTER_SET, command, lambda _result: self.broker.reconcile())
+            self._settle_down()
+            self.staged.serve(self.broker.engine.cluster.topics[STAGED_TOPIC])
 
     def _weigh_steps(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """How often what happens differs from seed to seed, so that each finds its own trouble."""
@@ -187,6 +219,7 @@ class Simulation:
             "prepare": 1.0,
             "tick": 4.0,
             "jump": 0.1,
+            "rot": rng.choice((0.0, 0.03)),
             "fault": rng.choice((0.05, 0.15)),
         }
         return tuple(weights), tuple(weights.values())
@@ -198,6 +231,10 @@ class Simulation:
         step = rng.choices(names, weights)[0]
         if step == "tick":
             self.broker.engine.tick()
+            self.broker.tries.tick()
+            return
+        if self.staged is not None and step in ("stage", "tend", "observe"):
+            self.events += self._staged_step(self.staged, step)
             return
         if step == "commit":
             if self._slow > 0:
@@ -229,9 +266,26 @@ class Simulation:
             traffic.administer()
         elif step == "jump":
             self.clock.jump(rng.choice((-3_000, -200, 200, 3_000)))
+        elif step == "rot":
+            rotten = decay_batch(self.broker, rng.choice(list(traffic.settings)), rng)
+            self.broker.counts["rotten_entries"] += rotten
+            return rotten
         else:
             self._fault()
         return True
+
+    def _staged_step(self, staged: StagedRun, step: str) -> bool:
+        if step == "stage":
+            return staged.traffic.act()
+        if step == "tend":
+            self.broker.tend()
+        else:
+            self._observe(staged)
+        return False
+
+    def _observe(self, staged: StagedRun, *, everything: bool = False) -> None:
+        for set_id in staged.traffic.set_ids:
+            staged.observe(set_id, self.traffic.partition(set_id), self.broker.read, everything=everything)
 
     # ------------------------------------------------------------------ faults
 
@@ -246,6 +300,8 @@ class Simulation:
             self.broker.write_without_sync()
             raise PowerLost
         elif fault == "kill":
+            if rng.random() < 0.5:
+                self.broker.write_without_sync()
             self._restart(power=False)
         elif fault == "slow":
             self._slow = rng.randint(20, 200)
@@ -261,6 +317,8 @@ class Simulation:
         broker = self.broker
         while True:
             self.traffic.crashed()
+            if self.staged is not None:
+                self.staged.traffic.crashed()
             self._end_faults()
             if power:
                 broker.crash()
@@ -354,6 +412,19 @@ class Simulation:
                 self._settle_down()
         raise Broken("group never comes to rest", CLUSTER_SET, f"after {_DRAIN_ROUNDS_MAX} rounds without faults")
 
+    def _rest_staged(self, staged: StagedRun) -> None:
+        """Without faults, and with nobody who helps: every try must come to an end, and every partition act on it."""
+        for _ in range(_DRAIN_ROUNDS_MAX):
+            partitions = [self.traffic.partition(set_id) for set_id in staged.traffic.set_ids]
+            if staged.at_rest(self.broker.engine.cluster, partitions):
+                return
+            self.clock.advance(_DRAIN_ROUND_MS)
+            self.broker.engine.tick()
+            self.broker.tries.tick()
+            self.broker.tend()
+            self._settle_down()
+        raise Broken("try never ends", CLUSTER_SET, f"after {_DRAIN_ROUNDS_MAX} rounds without faults")
+
     def _at_rest(self) -> bool:
         now_ms = self.broker.now_ms()
         for set_id in self.traffic.settings:
@@ -367,6 +438,13 @@ class Simulation:
                         return False
         return True
 
+    def _read_or_recall(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+        """What was in a batch that has rotted is gone, and nothing else."""
+        try:
+            return self.broker.read(set_id, ref)
+        except StorageDamaged:
+            return self.broker.remembered[set_id, ref.index]
+
     def _read_everything(self) -> None:
         for set_id in self.traffic.settings:
             partition = self.traffic.partition(set_id)
@@ -376,7 +454,7 @@ class Simulation:
             offset = partition.first_offset
             while refs := partition.batches_from(offset, 1 << 20):
                 for ref in refs:
-                    for at, value in self.broker.read(set_id, ref).items():
+                    for at, value in self._read_or_recall(set_id, ref).items():
                         stored[at] = Stored(at, name_of(value), ref.lane)
                     offset = ref.base_offset + ref.count
             groups = [group for group in QUEUE_GROUPS if group in partition.groups()]

@@ -70,7 +70,7 @@ class Terminal:
         """Press keys."""
         os.write(self._master, text.encode())
 
-    def until(self, text: str, seconds: float = 30.0) -> None:
+    def until(self, text: str, seconds: float = 120.0) -> None:
         """Wait until this is on the screen."""
         ends = time.monotonic() + seconds
         with self._seen:
@@ -84,7 +84,7 @@ class Terminal:
         """Ctrl-C, as a terminal sends it."""
         self._process.send_signal(signal.SIGINT)
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = 180.0) -> int:
         """Wait until the command has ended and all of its output was read; its exit code."""
         code = self._process.wait(seconds)
         self._reader.join(seconds)

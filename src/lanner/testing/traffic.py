@@ -8,21 +8,23 @@ consumers keep their leases, settle some of them too late, and sometimes repeat 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from lanner import batch
 from lanner.broker.desks import fitting
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import Topic
-from lanner.errors import LannerError, LeaseLost, NotLeader
+from lanner.errors import LannerError, LeaseLost, NotLeader, StorageDamaged
 from lanner.model import TopicSettings
 from lanner.partition import (
     Appended,
     BatchRef,
     CommitOffset,
+    Lease,
     Partition,
     Poll,
     PollAnswer,
@@ -136,7 +138,7 @@ class Traffic:
         self.counts["unknown"] += 1
 
     def give_up(self) -> None:
-        """Whoever waits will never hear."""
+        """Callers that wait will never hear."""
         for event in self._open.values():
             self.history.add(event)
         self.counts["unknown"] += len(self._open)
@@ -288,14 +290,10 @@ class Traffic:
             self._end(operation, replace(event, returned=self.now(), fate=Fate.OK, decided_ms=decided_ms))
             return
         token = index if answer.token is None else answer.token
-        messages: list[Handed] = []
-        values: dict[int, bytes] = {}
-        for lease in answer.leases:
-            values |= self._read(consumer.set_id, lease.ref)
-            for offset in range(lease.first_offset, lease.first_offset + lease.count):
-                messages.append(Handed(offset, name_of(values[offset]), lease.ref.lane, lease.attempt))
+        messages, values, gone = self._read_leases(consumer.set_id, answer.leases)
         # What a poll takes for good is decided so that it fits.
-        kept, left_out = (answer.leases, []) if event.auto_ack else replies.cut(self.rng, answer.leases, values)
+        there = [lease for lease in answer.leases if lease not in gone]
+        kept, left_out = (there, []) if event.auto_ack else self._cut(there, values)
         self._end(
             operation,
             replace(
@@ -308,7 +306,7 @@ class Traffic:
                 deadline_ms=answer.deadline_ms,
                 limited=answer.limited,
                 repeated=answer.token is not None,
-                unseen=tuple(lease.first_offset + at for lease in left_out for at in range(lease.count)),
+                unseen=tuple(lease.first_offset + at for lease in (*left_out, *gone) for at in range(lease.count)),
             ),
         )
         self.counts["handed"] += len(messages)
@@ -320,6 +318,32 @@ class Traffic:
             release = fitting.release_of(consumer.group, token, left_out)
             for _, first_offset, count, *_ in () if release is None else release.items:
                 self._settle(consumer, Held(token, first_offset, count, 1), "release", seen=False)
+        for lease in () if event.auto_ack else gone:  # the broker sees to it that they are dead, as damaged
+            self.counts["damaged"] += lease.count
+            self._settle(consumer, Held(token, lease.first_offset, lease.count, 1), "reject", seen=False)
+
+    def _read_leases(self, set_id: int, leases: Sequence[Lease]) -> tuple[list[Handed], dict[int, bytes], list[Lease]]:
+        """What was leased, value by offset, and the leases that were lost with the only copy of their batch."""
+        messages: list[Handed] = []
+        values: dict[int, bytes] = {}
+        gone: list[Lease] = []
+        for lease in leases:
+            try:
+                values |= self._read(set_id, lease.ref)
+            except StorageDamaged:
+                values |= self.broker.remembered[set_id, lease.ref.index]
+                gone.append(lease)
+            for offset in range(lease.first_offset, lease.first_offset + lease.count):
+                messages.append(Handed(offset, name_of(values[offset]), lease.ref.lane, lease.attempt))
+        return messages, values, gone
+
+    def _met_damage(self) -> None:
+        """A reader is told of a hole."""
+        self.counts["damaged_reads"] += 1
+
+    def _cut(self, leases: Sequence[Lease], values: Mapping[int, bytes]) -> tuple[Sequence[Lease], list[Lease]]:
+        """What a reply holds of these, and what nobody hears of."""
+        return replies.cut(self.rng, leases, values)
 
     def _decided_ms(self, set_id: int, index: int) -> int:
         """The time of a decision: the one in its record, or, when none was written, now."""
@@ -403,8 +427,11 @@ class Traffic:
         start = self._read_to.get(set_id, partition.committed(STREAM_GROUP) or 0)
         found: list[Stored] = []
         for ref in partition.batches_from(start, 4_000):
-            values = self._read(set_id, ref)
-            found += [Stored(offset, name_of(value), ref.lane) for offset, value in values.items()]
+            try:
+                values = self._read(set_id, ref)
+                found += [Stored(offset, name_of(value), ref.lane) for offset, value in values.items()]
+            except StorageDamaged:
+                self._met_damage()
             start = ref.base_offset + ref.count
         self.history.add(ReadBack(called, self.now(), set_id, tuple(found)))
         self._read_to[set_id] = start
@@ -450,7 +477,11 @@ class Traffic:
         found: list[Stored] = []
         at = self.now()
         for letter in self.partition(set_id).dead_letters(group, 0, limit):
-            value = name_of(self._read(set_id, letter.ref)[letter.offset])
+            try:
+                value = name_of(self._read(set_id, letter.ref)[letter.offset])
+            except StorageDamaged:
+                self._met_damage()
+                value = name_of(self.broker.remembered[set_id, letter.ref.index][letter.offset])
             self.history.add(DeadSeen(at, at, group, set_id, letter.offset, letter.attempts, letter.reason, value))
             found.append(Stored(letter.offset, value, letter.lane))
         return found

@@ -17,8 +17,9 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 import lanner
 from lanner.errors import LannerError
@@ -325,7 +326,7 @@ def in_order_of_decision(history: History) -> History:
     """The same history with polls in the order in which they were decided.
 
     Two members poll at once, and the answer that was decided first may be heard last. A token is the place of its
-    decision in the log, so whoever has heard a higher one knows that all lower ones had been decided by then: each
+    decision in the log, so who has heard a higher one knows that all lower ones had been decided by then: each
     poll counts as returned when the first of those was heard.
     """
     polls = [event for event in history.of_kind(Polled) if event.fate is Fate.OK]

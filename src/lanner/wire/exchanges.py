@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from lanner.errors import ProtocolError
-from lanner.wire import cluster, messages, peers
+from lanner.wire import administration, cluster, dead, messages, peers, staging
 from lanner.wire.messages import Command, Control
 
 
@@ -43,28 +43,39 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.PEEK: Exchange(messages.Peek, messages.Peeked),
     Command.OFFSETS: Exchange(messages.Offsets, messages.OffsetsReply),
     Command.RELEASE: Exchange(messages.Release, messages.Settled),
-    Command.CREATE_TOPIC: Exchange(messages.CreateTopic, messages.TopicDescription),
-    Command.DELETE_TOPIC: Exchange(messages.TopicName, messages.Empty),
-    Command.ALTER_TOPIC: Exchange(messages.AlterTopic, messages.TopicDescription),
-    Command.DESCRIBE_TOPIC: Exchange(messages.TopicName, messages.TopicDescription),
-    Command.LIST_GROUPS: Exchange(messages.TopicName, messages.GroupsReply),
-    Command.DESCRIBE_GROUP: Exchange(messages.GroupName, messages.GroupDescription),
-    Command.DROP_GROUP: Exchange(messages.GroupName, messages.Empty),
-    Command.SEEK: Exchange(messages.Seek, messages.Empty),
-    Command.LIST_DEAD: Exchange(messages.ListDead, messages.DeadLetters, reply_bulk=True),
-    Command.REDRIVE: Exchange(messages.DeadChoice, messages.CountReply),
-    Command.DISCARD: Exchange(messages.DeadChoice, messages.CountReply),
+    Command.CREATE_TOPIC: Exchange(administration.CreateTopic, administration.TopicDescription),
+    Command.DELETE_TOPIC: Exchange(administration.TopicName, messages.Empty),
+    Command.ALTER_TOPIC: Exchange(administration.AlterTopic, administration.TopicDescription),
+    Command.DESCRIBE_TOPIC: Exchange(administration.TopicName, administration.TopicDescription),
+    Command.LIST_GROUPS: Exchange(administration.TopicName, administration.GroupsReply),
+    Command.DESCRIBE_GROUP: Exchange(administration.GroupName, administration.GroupDescription),
+    Command.DROP_GROUP: Exchange(administration.GroupName, messages.Empty),
+    Command.SEEK: Exchange(administration.Seek, messages.Empty),
+    Command.LIST_DEAD: Exchange(administration.ListDead, administration.DeadLetters, reply_bulk=True),
+    Command.REDRIVE: Exchange(administration.DeadChoice, administration.CountReply),
+    Command.DISCARD: Exchange(administration.DeadChoice, administration.CountReply),
     Command.GLANCE: Exchange(messages.Glance, messages.Glanced),
+    Command.STAGE: Exchange(staging.Stage, staging.Staged, request_bulk=True),
+    Command.PREPARE: Exchange(staging.Prepare, staging.PartitionOutcomes),
+    Command.FETCH_DEAD: Exchange(dead.FetchDead, dead.FetchedDead, reply_bulk=True),
+    Command.DISCARD_STAGES: Exchange(staging.DiscardStages, staging.PartitionOutcomes),
     Command.DESCRIBE_CLUSTER: Exchange(messages.Empty, cluster.ClusterDescription),
     Command.DESCRIBE_PARTITIONS: Exchange(cluster.DescribePartitions, cluster.PartitionsDescription),
     Command.CHANGE_CLUSTER: Exchange(cluster.ChangeCluster, cluster.ClusterChanged),
     Command.RAFT_STATUS: Exchange(cluster.RaftStatus, cluster.RaftStatusReply),
     Command.SCRUB: Exchange(cluster.Scrub, cluster.ScrubProgress),
+    Command.BEGIN: Exchange(staging.Begin, staging.CommitState),
+    Command.END: Exchange(staging.End, staging.CommitState),
+    Command.LOOK: Exchange(staging.Look, staging.Looked),
+    Command.CLAIM: Exchange(staging.Claim, staging.Claimed),
+    Command.LIST_TRANSACTIONS: Exchange(staging.ListTransactions, staging.TransactionList),
+    Command.FORGET: Exchange(staging.Forget, administration.CountReply),
     Command.PEER_INFO: Exchange(peers.PeerInfo, peers.PeerInfoReply),
     Command.PROPOSE: Exchange(peers.Propose, peers.Proposed, request_bulk=True),
     Command.RAFT: Exchange(peers.RaftFrame, messages.Empty, request_bulk=True, answered=False),
     Command.SNAPSHOT: Exchange(peers.SnapshotFrame, messages.Empty, request_bulk=True, answered=False),
     Command.PULSE: Exchange(peers.Pulse, messages.Empty, answered=False),
+    Command.REPORT: Exchange(staging.Report, messages.Empty, answered=False),
 }
 
 assert set(EXCHANGES) == set(Command)

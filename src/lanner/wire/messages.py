@@ -17,6 +17,8 @@ import msgspec
 from msgspec import Meta
 
 from lanner import limits
+from lanner.model import LANES
+from lanner.wire.commands import Command as Command
 
 PROTOCOL_VERSION: Final = 1
 REPLY: Final = 0x80  # a reply carries the command of its request with this bit set
@@ -29,45 +31,8 @@ PartitionId = Annotated[int, Meta(ge=0, lt=limits.PARTITIONS_MAX)]
 Partitions = Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS_MAX)]  # all led where it is asked
 Number = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]  # offsets, tokens, counts, times, bytes
 NumberOrNone = Annotated[int, Meta(ge=-1, le=limits.OFFSET_MAX)]  # -1: not given
+LaneMask = Annotated[int, Meta(ge=0, lt=1 << LANES)]
 OffsetsByPartition = Annotated[dict[PartitionId, Number], Meta(max_length=limits.PARTITIONS_MAX)]
-
-
-class Command(IntEnum):
-    HELLO = 0x01
-    PING = 0x02
-    METADATA = 0x03
-    OPEN_PRODUCER = 0x04
-    PUBLISH = 0x10
-    FETCH = 0x11
-    POLL = 0x12
-    SETTLE = 0x13
-    COMMIT = 0x14
-    COMMITTED = 0x15
-    PEEK = 0x16
-    OFFSETS = 0x17
-    RELEASE = 0x18
-    GLANCE = 0x19
-    CREATE_TOPIC = 0x20
-    DELETE_TOPIC = 0x21
-    ALTER_TOPIC = 0x22
-    DESCRIBE_TOPIC = 0x23
-    LIST_GROUPS = 0x30
-    DESCRIBE_GROUP = 0x31
-    DROP_GROUP = 0x32
-    SEEK = 0x33
-    LIST_DEAD = 0x40
-    REDRIVE = 0x41
-    DISCARD = 0x42
-    DESCRIBE_CLUSTER = 0x50
-    DESCRIBE_PARTITIONS = 0x51
-    CHANGE_CLUSTER = 0x52
-    RAFT_STATUS = 0x53
-    SCRUB = 0x54
-    PEER_INFO = 0x60  # from here on: brokers among themselves
-    PROPOSE = 0x61
-    RAFT = 0x62
-    SNAPSHOT = 0x63
-    PULSE = 0x64
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
@@ -182,8 +147,10 @@ class Fetch(Control):
     partition: PartitionId
     offset: Number
     max_bytes: Number = 1 << 20
-    wait_ms: Number = 0  # wait so long for something at `offset` when it is the end
+    wait_ms: Number = 0  # wait so long for something at `offset` when it is the end; a follower never waits
     incarnation: Number = 0
+    lanes: LaneMask = 0  # bit n: batches of priority n; 0: of every priority
+    follower: bool = False  # a follower may answer too, with what it has applied
 
 
 class FetchedBatch(Control):
@@ -198,10 +165,14 @@ class Fetched(Control):
 
     first_offset: int  # the earliest that the partition still holds
     end_offset: int  # one past the latest
-    next_offset: int  # ask for this next; more than the end of the last batch when retention made a hole
+    next_offset: int  # ask for this next; more than the end of the last batch when something was left out behind it
     batches: list[FetchedBatch]
     incarnation: int = 0
     damaged: list[tuple[int, int]] = []  # first and next offset of batches of which no whole copy is left
+    lanes: int = 0  # as asked; a broker that does not know of lanes answers 0, and with batches of every priority
+    holes: list[tuple[int, int]] = []  # first and next offset of what retention took, of whatever priority it was
+    follower: bool = False  # a follower answers: its end_offset is where it ends, and the log may go on
+    time_ms: int = 0  # the broker's: a batch is delayed or expired by this; 0: the broker does not say
 
 
 class SettleKind(IntEnum):
@@ -344,6 +315,7 @@ class Commit(Control):
     offsets: OffsetsByPartition  # partition → the next offset to read
     reader: Id = ""  # chosen at random, once for each reader; with it a commit that is repeated does nothing
     sequence: NumberOrNone = -1  # of this reader's commits, rising; the same when one is repeated
+    known: Partitions | None = None  # where the group has committed before: if it is gone there, that is an error
 
 
 class Committed(Control):
@@ -360,6 +332,9 @@ class Offsets(Control):
     topic: Name
     time_ms: NumberOrNone = -1  # -1: earliest and end only; else also the first offset appended at or after this time
     partitions: Partitions | None = None
+    starts: OffsetsByPartition | None = None  # partition → an offset, from which on bytes are counted
+    max_bytes: Number = 0  # so many, and so few that a whole batch always fits
+    lanes: LaneMask = 0  # bit n: only batches of priority n count; 0: of every priority
 
 
 class PartitionOffsets(Control):
@@ -367,132 +342,9 @@ class PartitionOffsets(Control):
     first_offset: int
     end_offset: int
     at_time: int = -1
+    at_bytes: int = -1  # a fetch from the start up to this offset brings at most max_bytes; -1: not asked, or not known
 
 
 class OffsetsReply(Control):
     partitions: list[PartitionOffsets]
     incarnation: int = 0
-
-
-# ------------------------------------------------------------------ administration
-
-
-class CreateTopic(Control):
-    name: Name
-    settings: dict[str, Any] = {}
-    create_id: Id = ""  # chosen at random, and given again when this is repeated: then it gets its first answer
-
-
-class AlterTopic(Control):
-    name: Name
-    settings: dict[str, Any]
-
-
-class TopicName(Control):
-    """DELETE_TOPIC, DESCRIBE_TOPIC, LIST_GROUPS."""
-
-    name: Name
-    partitions: Partitions | None = None
-
-
-class PartitionState(Control):
-    id: int
-    leader: str
-    first_offset: int
-    end_offset: int
-    bytes: int
-    batches: int
-    pinned_bytes: int
-    depth: dict[int, int] = {}  # messages held, by priority
-
-
-class TopicDescription(Control):
-    name: str
-    incarnation: int
-    settings: dict[str, Any]
-    partitions: list[PartitionState]
-
-
-class GroupName(Control):
-    """DESCRIBE_GROUP, DROP_GROUP."""
-
-    topic: Name
-    group: Name
-    partitions: Partitions | None = None
-
-
-class GroupsReply(Control):
-    groups: list[str]
-
-
-class GroupPartition(Control):
-    partition: int
-    offset: int  # stream: the committed offset; queue: the lowest offset that is not settled
-    lag: int  # messages not settled (queue) or not yet committed (stream)
-    ready: int
-    leased: int
-    waiting: int  # for a retry
-    dead: int
-    depth: dict[int, int] = {}  # ready and never delivered, by priority
-    oldest_ms: int = 0  # append time of the oldest unsettled message; 0: none
-
-
-class GroupDescription(Control):
-    topic: str
-    group: str
-    kind: str
-    partitions: list[GroupPartition]
-
-
-class Seek(Control):
-    """Exactly one of offsets, time_ms, to ("earliest" | "latest")."""
-
-    topic: Name
-    group: Name
-    offsets: OffsetsByPartition | None = None
-    time_ms: Number | None = None
-    to: Name | None = None
-    partitions: Partitions | None = None
-
-
-class ListDead(Control):
-    topic: Name
-    group: Name
-    partition: PartitionId | None = None
-    start_offset: Number = 0
-    limit: Number = 100
-    partitions: Partitions | None = None
-    after: tuple[PartitionId, Number] | None = None  # DeadLetters.next of the last page
-
-
-class DeadLetter(Control):
-    partition: int
-    offset: int
-    priority: int
-    attempts: int
-    reason: str
-    died_ms: int
-    append_ms: int
-    size: int  # of its extract in the bulk part (a batch of one message); 0 when the bytes are not sent
-
-
-class DeadLetters(Control):
-    """Bulk: the extracts one after the other."""
-
-    letters: list[DeadLetter]
-    total: int
-    next: tuple[int, int] | None = None  # (partition, offset) of the next page; None: that was all
-
-
-class DeadChoice(Control):
-    """REDRIVE, DISCARD. offsets None: every dead letter of the group (or of the partition)."""
-
-    topic: Name
-    group: Name
-    partition: PartitionId | None = None
-    offsets: Annotated[list[Number], Meta(max_length=limits.SETTLE_RANGES_MAX)] | None = None
-    partitions: Partitions | None = None
-
-
-class CountReply(Control):
-    count: int

@@ -35,11 +35,11 @@ class PeerInfoReply(Control):
     broker: Founder
     cluster_id: Name = ""  # empty: none yet
     founders: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # recorded
-    replica_id: Number = 0  # of the metadata's set, for whoever asked to join; 0: not given yet, ask again
+    replica_id: Number = 0  # of the metadata's set, for a broker that asked to join; 0: not given yet, ask again
     seeds: Annotated[list[Address], Meta(max_length=limits.BROKERS_MAX)] = field(default_factory=list)  # as it was told
     brokers: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(
         default_factory=list
-    )  # that the cluster has now, for whoever asked to join; none from 0.1.0
+    )  # that the cluster has now, for a broker that asked to join; none from 0.1.0
 
 
 class Propose(Control):
@@ -47,7 +47,7 @@ class Propose(Control):
 
 
 class Proposed(Control):
-    index: Number  # where it was applied: the outcome is known to whoever has applied that
+    index: Number  # where it was applied: the outcome is known to every broker that has applied that
 
 
 class RaftFrame(Control):

@@ -15,6 +15,7 @@ from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Piece, Reply, decode, encode
 from lanner.broker.steward import Steward
+from lanner.broker.tries import Tries
 from lanner.cluster import (
     METADATA_SET,
     Cluster,
@@ -50,7 +51,9 @@ class Broker:
         self.lives += 1
         self.up = True
         rng = Random(f"{self.node_id}/{self.lives}/{self.flock.seed}")
-        ledger = Ledger.recover(self.files, self.table, random_bytes=rng.randbytes, segment_bytes=1 << 16)
+        ledger = Ledger.recover(
+            self.files, self.table, random_bytes=rng.randbytes, segment_bytes=1 << 16, close_damaged=True
+        )
         flock = self.flock
         self.clock = LeaderClock(self.own_ms, lambda: flock.now_ms)
         self.engine = Engine(
@@ -65,6 +68,7 @@ class Broker:
         self.steward = Steward(self.engine, self.node_id, self.seat, self.nodes)
         self.steward.founding = flock.founding
         self.steward.open_metadata()
+        self.tries = Tries(self.engine)
 
     def own_ms(self) -> int:
         return self.flock.now_ms + self.ahead_ms
@@ -78,9 +82,10 @@ class Broker:
         return self.engine.cluster
 
     def work(self) -> None:
-        while (commit := self.engine.pump()) is not None:
-            perform(commit, self.files)
-            self.engine.committed(commit)
+        while (commit := self.engine.pump()) is not None or self.tries.follow(self.clock.now_ms()):
+            if commit is not None:
+                perform(commit, self.files)
+                self.engine.committed(commit)
             self.steward.follow()
         self.steward.follow()
         if self.engine.installs.save_wanted:
@@ -163,6 +168,11 @@ class Flock:
             broker.work()
             for report in broker.steward.take_reports():
                 spoken = self.propose(report) or spoken
+            for item in broker.tries.take_reports():
+                conductor = self.leader_of(METADATA_SET)
+                if conductor is not None and self.is_alive(conductor.node_id, broker.node_id):
+                    spoken = True
+                    conductor.tries.hear([item])
             for set_id, message in broker.engine.take_messages():
                 spoken = True
                 self._carry(broker, set_id, message)
@@ -203,6 +213,7 @@ class Flock:
             self._listen()
             for broker in self.up():
                 broker.engine.tick()
+                broker.tries.tick()
                 broker.steward.tick(lambda node_id, by=broker.node_id: self.is_alive(node_id, by))  # type: ignore[misc]
             self.settle()
 

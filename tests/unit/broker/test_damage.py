@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from lanner.broker.replicas.damage import Damages
 from lanner.broker.replicas.logs import JournalLog
+from lanner.broker.saving import Saving
+from lanner.broker.settings import BrokerSettings
 from lanner.errors import StorageDamaged
 from lanner.ledger import CommitItem, EntryIn, Ledger, perform
 from lanner.testing.disk import SimDisk
@@ -41,3 +47,24 @@ def test_damage_is_noted_once_and_forgotten_with_its_set() -> None:
     assert (damages.holds(1, 7), damages.holds(1, 9), len(damages), damages.sets[1]) == (True, False, 3, first)
     damages.forget(1)
     assert (damages.holds(1, 7), damages.holds(2, 7), list(damages.sets)) == (False, True, [2])
+
+
+async def test_a_rewrite_that_passes_over_a_damaged_entry_notes_it() -> None:
+    """It stays where it is, and a reader may need it long before the scrubber comes by."""
+    rotten = StorageDamaged("rotten")
+    rewrite = SimpleNamespace(done=True, damaged=[(1, 7, rotten), (2, 3, rotten)])
+    candidates: list[int | None] = [4, None]
+    ledger = SimpleNamespace(
+        rewrite_candidate=lambda: candidates.pop(0),
+        plan_rewrite=lambda file_id: rewrite,
+        rewritten=lambda done: None,
+    )
+    engine = SimpleNamespace(
+        ledger=ledger, damages=Damages(), replicas={1: object()}, begin_save=lambda: None, files=SimpleNamespace()
+    )
+    directory = SimpleNamespace(files=SimpleNamespace(free_bytes=lambda: (1 << 40, 1 << 40)), table=None)
+    given = cast(Any, (engine, directory, BrokerSettings(data="unused")))
+    saving = Saving(*given, saver=cast(Any, None), readers=cast(Any, None), fail=lambda error: None)
+    await asyncio.wait_for(saving._rewrite(), 10)
+    assert engine.damages.holds(1, 7)
+    assert not engine.damages.holds(2, 3), "it is not here any more"

@@ -365,23 +365,26 @@ async def test_a_group_at_its_bound_is_not_asked_without_pause() -> None:
 
 
 async def test_a_watch_that_nobody_waits_for_ends() -> None:
-    asked: list[int] = []
-
     class There:
         async def glance(self, *given: Any) -> int:
-            asked.append(1)
-            await asyncio.sleep(0.01)
-            return -1
+            return await answers.get()
 
+    answers: asyncio.Queue[int] = asyncio.Queue()
     watching = watches.Watches(lambda node_id: There())
     waiter = watching.join("node", ANONYMOUS, "t", "g", [0])
     second = watching.join("node", ANONYMOUS, "t", "g", [0])
-    await asyncio.sleep(0.05)
-    assert not waiter.done() and len(asked) >= 2, "as long as somebody waits it goes on"
+    (task,) = watching._tasks
+    for _ in range(3):
+        answers.put_nowait(-1)
+    while not answers.empty():
+        await asyncio.sleep(0)
+    assert not waiter.done() and not task.done(), "as long as somebody waits it goes on"
     waiter.cancel()
     second.cancel()
-    await asyncio.sleep(0.03)
-    assert not watching._tasks and not watching._waiters
+    await asyncio.sleep(0)
+    answers.put_nowait(-1)
+    await asyncio.wait_for(task, 10)
+    assert not watching._waiters
 
 
 async def test_a_broker_that_drains_ends_its_polls_at_once_also_those_that_wait_elsewhere() -> None:

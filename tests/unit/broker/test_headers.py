@@ -9,7 +9,7 @@ from lanner.broker.desks.calls import ANONYMOUS
 from lanner.broker.replicas import headers as headers_module
 from lanner.broker.replicas.headers import KnownHeaders
 from lanner.errors import LannerError
-from lanner.partition import APPEND_PREFIX_BYTES, encode_append
+from lanner.partition import batch_start, encode_append
 from tests.unit.broker.offices import opened
 
 
@@ -19,11 +19,11 @@ def test_only_the_very_same_bytes_are_known() -> None:
     payload, twin = encode_append(1, data), encode_append(1, data)
     header = batch.verify(data)
     known.know(payload, header)
-    assert known.read(memoryview(payload)[APPEND_PREFIX_BYTES:]) is header
-    other = known.read(memoryview(twin)[APPEND_PREFIX_BYTES:])
+    assert known.read(memoryview(payload)[batch_start(payload) :]) is header
+    other = known.read(memoryview(twin)[batch_start(twin) :])
     assert other is not header and other == header
     known.forget(payload)
-    assert known.read(memoryview(payload)[APPEND_PREFIX_BYTES:]) is not header
+    assert known.read(memoryview(payload)[batch_start(payload) :]) is not header
 
 
 async def test_the_header_of_a_publish_is_read_once_and_nothing_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lanner import batch, limits
 from lanner.broker.desks.leases import Leased, LeaseReader
-from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Lease, PollAnswer
+from lanner.partition import BatchRef, Lease, PollAnswer, encode_append
 
 COUNT = 100
 DATA = batch.encode([b"%d" % number for number in range(COUNT)])
@@ -22,7 +22,7 @@ class Shelf:
     """A node as far as reading goes: one batch, which retention may have taken."""
 
     def __init__(self) -> None:
-        self.payload: bytes | None = b"p" * APPEND_PREFIX_BYTES + DATA
+        self.payload: bytes | None = encode_append(1, DATA)
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
         return [self.payload for _ in wanted]
@@ -100,7 +100,7 @@ class Shelves(Shelf):
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
         self.read += [index for _, index in wanted]
-        return [b"p" * APPEND_PREFIX_BYTES + self.batches[index] for _, index in wanted]
+        return [encode_append(1, self.batches[index]) for _, index in wanted]
 
     async def in_reader(self, work: Callable[[], Any]) -> Any:
         self.worked += 1

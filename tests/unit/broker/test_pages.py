@@ -12,7 +12,7 @@ from lanner.broker.desks.calls import DeadLetterResult, DeadLettersResult
 from lanner.broker.desks.pages import Pages
 from lanner.broker.forwarding.merging import merged_letters, merged_looks
 from lanner.model import Looked, LookPlace, Message
-from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, DeadEntry
+from lanner.partition import BatchRef, DeadEntry, encode_append
 from tests.spoilt import undecodable
 
 SET = 9
@@ -53,7 +53,7 @@ class Shelves:
         return found[:limit]
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        found = [b"p" * APPEND_PREFIX_BYTES + self.batches[index] for _, index in wanted]
+        found = [encode_append(1, self.batches[index]) for _, index in wanted]
         self.read_bytes.append(sum(map(len, found)))
         return list(found)
 

@@ -27,6 +27,7 @@ from lanner.raft import Entry, EntryKind, Message, MessageKind, decode_message
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Empty, Hello, HelloReply, PeerHello
 from lanner.wire.peers import Pulse
+from lanner.wire.staging import ReportItem, ReportKind
 
 SECONDS = 10.0
 APPEND = Message(MessageKind.APPEND, 1, 2, 3, 4, 3, 4, [Entry(5, 3, EntryKind.NORMAL, b"payload")])
@@ -94,7 +95,7 @@ class Session:
         return HelloReply(1, self._other.cluster_id, self._other.node_id, "test", limits.FRAME_BYTES_MAX, 100)
 
     def handle(self, request: Request) -> None:
-        if request.command in (Command.RAFT, Command.PULSE, Command.SNAPSHOT):
+        if request.command in (Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.REPORT):
             self._other.heard[self._bulk].append(request)
         else:
             self._other.answer(self._link, request)
@@ -277,6 +278,19 @@ async def test_a_pulse_tells_what_is_new_and_now_and_then_everything() -> None:
         peers.pulse(1_000, [(1, 7)])
         await until(lambda: len(other.heard[False]) > module.PULSES_UNTIL_ALL)
         assert other.heard[False][-1].control.leads == [(1, 7)]
+
+
+async def test_reports_of_tries_go_over_the_pulse_line_in_frames_of_bounded_size() -> None:
+    other = Other()
+    items = [ReportItem(7, set_id, ReportKind.PREPARED) for set_id in range(limits.REPORT_ITEMS_MAX + 1)]
+    async with pair(other) as (_, peers):
+        peers.report("nobody", items)
+        peers.report("", items)
+        peers.report("other", items)
+        await until(lambda: len(other.heard[False]) == 2)
+        frames = [request.control.items for request in other.heard[False]]
+        assert [len(frame) for frame in frames] == [limits.REPORT_ITEMS_MAX, 1] and frames[0] + frames[1] == items
+        assert other.heard[True] == []
 
 
 async def test_leaders_are_known_by_hearing_and_an_older_term_does_not_count() -> None:

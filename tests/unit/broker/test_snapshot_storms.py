@@ -25,7 +25,7 @@ from lanner.errors import LannerError
 from lanner.ledger import Commit, FileMissing, Ledger, perform, read_entry
 from lanner.ledger.books import Books
 from lanner.model import TopicSettings
-from lanner.partition import APPEND_PREFIX_BYTES, Appended, Poll, Settle, encode_append
+from lanner.partition import Appended, Poll, Settle, batch_start, encode_append
 from lanner.raft import Change, Membership, Message, RaftNode
 from lanner.testing.disk import PowerLost, SimDisk
 
@@ -294,7 +294,7 @@ class Member:
         found = {}
         for ref in (*partition.batches_from(0, 1 << 40), *partition._state.kept):
             payload = read_entry(self.disk.files, self.engine.ledger.locate(SET, ref.index))
-            decoded = batch.decode(payload[APPEND_PREFIX_BYTES:])
+            decoded = batch.decode(payload[batch_start(payload) :])
             places = decoded.positions if decoded.positions is not None else range(decoded.count)
             for place, value in zip(places, decoded.values(), strict=True):
                 if ref.kept is None or place in ref.kept:

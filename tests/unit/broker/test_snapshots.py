@@ -17,7 +17,7 @@ from lanner.cluster import encode_create_topic
 from lanner.errors import ProtocolError
 from lanner.ledger import FileMissing, Ledger, perform, read_entry
 from lanner.model import TopicSettings
-from lanner.partition import APPEND_PREFIX_BYTES, Appended, Poll, Settle, encode_append
+from lanner.partition import Appended, Poll, Settle, batch_start, encode_append
 from lanner.raft import Change, Message, Role
 from lanner.testing.disk import PowerLost, SimDisk
 
@@ -82,7 +82,7 @@ class Broker:
         found = []
         for ref in self.replica.partition.batches_from(0, 1 << 40):
             payload = read_entry(self.disk.files, self.engine.ledger.locate(SET, ref.index))
-            found += batch.decode(payload[APPEND_PREFIX_BYTES:]).values()
+            found += batch.decode(payload[batch_start(payload) :]).values()
         return found
 
 
@@ -263,7 +263,7 @@ def test_entries_released_and_kept_in_part_arrive_as_holes_and_parts(brokers: Br
     assert follower.engine.installs.completed == 1
     brokers.assert_equal()
     stored = read_entry(follower.disk.files, follower.engine.ledger.locate(SET, kept.index))
-    assert batch.decode(stored[APPEND_PREFIX_BYTES:]).values() == [b"two of three" * 20]
+    assert batch.decode(stored[batch_start(stored) :]).values() == [b"two of three" * 20]
 
 
 def test_a_learner_that_has_nothing_starts_by_a_snapshot_is_promoted_and_the_old_leader_goes(

@@ -16,6 +16,7 @@ from lanner.cluster import (
     PlanState,
     encode_alter_topic,
     encode_cancel_plan,
+    encode_claim_transaction,
     encode_create_topic,
     encode_delete_topic,
     encode_drain_broker,
@@ -892,3 +893,17 @@ def test_who_votes_by_the_record_and_only_listens_gets_its_vote_back() -> None:
     flock.settle()
     assert other in node.learners
     flock.until(lambda: other in node.voters and not node.learners)
+
+
+def test_a_commit_that_begins_gives_the_steward_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be hundreds a second, and places do not change by them."""
+    flock = Flock()
+    flock.create_topic("orders")
+    steward = flock.up()[0].steward
+    looks: list[int] = []
+    monkeypatch.setattr(steward, "_let_go", lambda *_: looks.append(1))
+    flock.propose(encode_claim_transaction("t", "me", restart=False, now_ms=1))
+    flock.pass_time(3)
+    assert not looks
+    flock.create_topic("audit")
+    assert looks, "a topic does"

@@ -15,6 +15,7 @@ import pytest
 
 from lanner.errors import ConflictError, LannerError, NotFoundError, NotSupported
 from lanner.net.listener import Listener, ServerLink
+from lanner.wire.administration import HoldState, PartitionState, TopicDescription, TopicName
 from lanner.wire.cluster import (
     BrokerState,
     ChangeCluster,
@@ -41,10 +42,7 @@ from lanner.wire.messages import (
     Metadata,
     MetadataReply,
     PartitionInfo,
-    PartitionState,
-    TopicDescription,
     TopicInfo,
-    TopicName,
 )
 
 STEPS = 3
@@ -113,7 +111,11 @@ class FakeCluster:
                     "orders",
                     1,
                     {"partitions": 1},
-                    [PartitionState(0, self.node_id(self.leader), 0, 5, 100, 1, 0, {4: 5})],
+                    [
+                        PartitionState(
+                            0, self.node_id(self.leader), 0, 5, 100, 1, 0, {4: 5}, [HoldState("archive", 2, 3, 60)]
+                        )
+                    ],
                 )
             case ChangeCluster():
                 return ClusterChanged(self._change(request.control))

@@ -311,7 +311,10 @@ def test_topics_show_their_leaders_and_replicas(cluster):
     assert (listed["messages"], listed["bytes"]) == (5, 100)
     (partition,) = document("topic", "show", "orders")["partitions"]
     assert (partition["leader_name"], partition["replicas"]) == ("node-1", ["node-1", "node-2", "node-3"])
-    assert "node-1 node-2 node-3" in lanner("topic", "describe", "orders").stdout
+    shown = lanner("topic", "describe", "orders").stdout
+    assert "node-1 node-2 node-3" in shown
+    assert partition["holds"] == [{"group": "archive", "offset": 2, "behind": 3, "held_bytes": 60}]
+    assert "held for" in shown and "archive" in shown
 
 
 def test_a_topic_without_a_leader_is_marked(cluster):

@@ -214,7 +214,7 @@ class ScriptedCluster:
         for broker in self.brokers.values():
             host, _, port = broker.address.rpartition(":")
             infos.append(BrokerInfo(broker.node_id, host, int(port)))
-        partitions = [PartitionInfo(number, leader) for number, leader in enumerate(self.leaders)]
+        partitions = [PartitionInfo(number, leader, list(self.brokers)) for number, leader in enumerate(self.leaders)]
         return MetadataReply("c", infos, [TopicInfo("t", 1, partitions)])
 
     def add(self, partition: int, priority: int, *values: bytes) -> None:

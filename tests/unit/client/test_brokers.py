@@ -14,7 +14,8 @@ from lanner.client import session as session_module
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.errors import ConnectionLost, NotLeader, ServiceUnavailable
-from lanner.wire.messages import BrokerInfo, Command, CreateTopic, Empty, MetadataReply, TopicDescription
+from lanner.wire.administration import CreateTopic, TopicDescription
+from lanner.wire.messages import BrokerInfo, Command, Empty, MetadataReply
 
 
 async def opened(address: str, **options: Any) -> tuple[Brokers, Routing]:

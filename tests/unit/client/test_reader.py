@@ -10,6 +10,7 @@ import pytest
 import lanner
 from lanner.batch import encode
 from lanner.errors import (
+    GroupExpired,
     MalformedBatch,
     OffsetOutOfRange,
     Overloaded,
@@ -91,6 +92,32 @@ async def test_a_commit_of_the_group_wins_over_the_start(broker: Any) -> None:
     broker.answers[Command.COMMITTED] = lambda control, request: CommittedReply({0: 25})
     async with lanner.connect(broker.address) as queue, queue.reader("t", start=3, group="g") as reader:
         assert (await anext(reader)).offset == 25
+
+
+async def test_a_group_that_is_to_go_on_where_it_committed_and_has_not_is_an_error_that_names_both_ways(
+    broker: Any,
+) -> None:
+    async with lanner.connect(broker.address) as queue:
+        with pytest.raises(GroupExpired, match=r'start="earliest".*start="latest"'):
+            await queue.reader("t", start="committed", group="g").open()
+        with pytest.raises(ValidationError, match="no group"):
+            await queue.reader("t", start="committed").open()
+        broker.answers[Command.COMMITTED] = lambda control, request: CommittedReply({0: 25})
+        async with queue.reader("t", start="committed", group="g") as reader:
+            assert (await anext(reader)).offset == 25
+            await reader.seek("earliest")
+            await reader.seek("committed")
+            assert (await anext(reader)).offset == 25
+
+
+async def test_a_commit_says_where_the_group_has_committed_before(broker: Any) -> None:
+    async with lanner.connect(broker.address) as queue, queue.reader("t", group="g") as reader:
+        await reader.commit({0: 1})
+        await reader.commit({0: 2})
+        assert [control.known for control in broker.of(Command.COMMIT)] == [None, [0]]
+        broker.answers[Command.COMMIT] = lambda control, request: GroupExpired("it is gone")
+        with pytest.raises(GroupExpired):
+            await reader.commit({0: 3})
 
 
 async def test_a_seek_drops_what_was_read_ahead(broker: Any) -> None:

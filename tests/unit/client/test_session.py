@@ -18,7 +18,8 @@ from lanner.errors import (
     TopicExists,
     ValidationError,
 )
-from lanner.wire.messages import Command, CreateTopic, Empty, TopicDescription
+from lanner.wire.administration import CreateTopic, TopicDescription
+from lanner.wire.messages import Command, Empty
 
 
 def sole(brokers: Brokers) -> Session:

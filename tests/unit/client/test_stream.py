@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lanner.batch import encode, extract
@@ -94,3 +95,44 @@ def test_a_batch_that_does_not_fit_its_offsets_is_refused() -> None:
         read_page("t", 0, page((0, 3, whole(b"a", b"b")), next_offset=3), 0)
     with pytest.raises(MalformedBatch, match="outside"):
         read_page("t", 0, page((0, 1, extract(whole(b"a", b"b"), [1])), next_offset=1), 0)
+
+
+def test_between_some_priorities_only_what_the_broker_calls_a_hole_is_one() -> None:
+    kept = extract(whole(b"a", b"b", b"c"), [1])
+    fetched = page((10, 3, kept), (20, 1, whole(b"z")), next_offset=30)
+    told = msgspec.structs.replace(
+        fetched.fetched, lanes=1 << 7, holes=[(5, 8), (14, 16), (25, 30)], damaged=[(17, 18)]
+    )
+    found, told_holes, following = read_page("t", 0, fetched._replace(fetched=told), 6)
+    assert [list(batch.offsets) for batch in found] == [[11], [20]]
+    assert told_holes == [
+        Hole(0, 6, 8),
+        Hole(0, 10, 11),
+        Hole(0, 12, 13),
+        Hole(0, 14, 16),
+        Hole(0, 17, 18, "damaged"),
+        Hole(0, 25, 30),
+    ]
+    assert following == 30
+
+
+@pytest.mark.parametrize(
+    ("deliver_at_ms", "expires_at_ms", "delayed", "expired"),
+    [(0, 0, False, False), (1_001, 0, True, False), (1_000, 1_001, False, False), (0, 1_000, False, True)],
+)
+def test_messages_that_queues_do_not_get_are_flagged_by_the_brokers_time(
+    deliver_at_ms: int, expires_at_ms: int, delayed: bool, expired: bool
+) -> None:
+    data = encode([b"a"], deliver_at_ms=deliver_at_ms, expires_at_ms=expires_at_ms)
+    fetched = page((0, 1, data), next_offset=1)
+    (batch,), _, _ = read_page(
+        "t", 0, fetched._replace(fetched=msgspec.structs.replace(fetched.fetched, time_ms=1_000)), 0
+    )
+    (message,) = batch.messages()
+    assert (batch.is_delayed, batch.is_expired) == (delayed, expired) == (message.is_delayed, message.is_expired)
+
+
+def test_a_broker_that_does_not_tell_its_time_is_taken_to_have_ours() -> None:
+    data = encode([b"a"], deliver_at_ms=2**52, expires_at_ms=2**52)
+    (batch,), _, _ = read_page("t", 0, page((0, 1, data), next_offset=1), 0)
+    assert batch.is_delayed and not batch.is_expired

@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from lanner.cluster import Action, Registration, commands
+from lanner.cluster import AbortReason, Action, Registration, commands
 from lanner.cluster.machine import Cluster
+from lanner.cluster.settings import written
 from lanner.errors import UnknownRecord, ValidationError
 from lanner.model import TopicSettings
 from tests.unit.cluster.world import World, registration
 
+ID = bytes(range(16))
 A_BROKER = Registration("a", "n-1", {"native": "a:7400"}, "r", 1, 2)
 EVERY_COMMAND: list[tuple[bytes, commands.Command]] = [
     (commands.encode_found_cluster("c", [A_BROKER], 5), commands.FoundCluster("c", (A_BROKER,), 5)),
@@ -30,6 +32,20 @@ EVERY_COMMAND: list[tuple[bytes, commands.Command]] = [
     (commands.encode_cancel_plan(4), commands.CancelPlan(4)),
     (commands.encode_raise_feature_level(5), commands.RaiseFeatureLevel(5)),
     (commands.encode_report_damage(3, 2, "n"), commands.ReportDamage(3, 2, "n")),
+    (
+        commands.encode_begin_try("t", "o", 7, ID, [("a", 2, [0, 1])], timeout_ms=1_000, once=True, now_ms=5),
+        commands.BeginTry("t", "o", 7, ID, (("a", 2, (0, 1)),), 1_000, True, 5),
+    ),
+    (
+        commands.encode_end_tries([1], [(2, AbortReason.REFUSED)], [3], 5),
+        commands.EndTries((1,), ((2, AbortReason.REFUSED),), (3,), 5),
+    ),
+    (commands.encode_abort_commit("t", "o", ID, 5), commands.AbortCommit("t", "o", ID, 5)),
+    (
+        commands.encode_claim_transaction("t", "o", restart=True, now_ms=5),
+        commands.ClaimTransaction("t", "o", True, 5),
+    ),
+    (commands.encode_forget_transactions([("t", 4)]), commands.ForgetTransactions((("t", 4),), False)),
 ]
 
 
@@ -48,11 +64,16 @@ def test_every_kind_of_command_has_its_own_number_and_struct() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_no_entry_about_brokers_can_stop_the_machine(seed: int) -> None:
     rng = random.Random(seed)
-    world = World("a", "b", "c", "d")
+    world = World("a", "b", "c", "d", level=3)
     world.create("orders", partitions=2, replication=3)
     valid = [
+        commands.encode_begin_try("t", "o", seed, ID, [("orders", 1, [0])], timeout_ms=1_000, now_ms=5),
+        commands.encode_end_tries([2, 5, 8], [(3, AbortReason.REFUSED)], [2, 5], 5),
+        commands.encode_abort_commit("t", "o", ID[::-1], 5),
+        commands.encode_claim_transaction("t", "p", restart=False, now_ms=5),
+        commands.encode_forget_transactions([("t", 5)]),
         commands.encode_register_broker(registration("e"), 5),
-        commands.encode_update_broker("node-a", rack="x", feature_max=3),
+        commands.encode_update_broker("node-a", rack="x", feature_max=4),
         commands.encode_drain_broker("node-a", 6),
         commands.encode_undrain_broker("node-a"),
         commands.encode_remove_broker("node-a", 7),
@@ -88,7 +109,7 @@ def test_text_that_is_not_text_is_refused() -> None:
 def test_each_command_survives_a_round_trip() -> None:
     settings = TopicSettings(partitions=2)
     create = commands.decode(commands.encode_create_topic("a", settings, 7))
-    assert create == commands.CreateTopic("a", settings.to_dict(), 7)
+    assert create == commands.CreateTopic("a", written(settings), 7)
     assert commands.decode(commands.encode_delete_topic("a")) == commands.DeleteTopic("a")
     assert commands.decode(commands.encode_alter_topic("a", {"lease_ms": 1})) == commands.AlterTopic(
         "a", {"lease_ms": 1}
@@ -143,7 +164,7 @@ def test_a_command_of_a_newer_release_stops_the_machine_before_anything_has_chan
     world.machine.take_dirty()
     for _ in range(2):
         with pytest.raises(
-            UnknownRecord, match=r"not known here; this is release 0\.2\.0: start the broker with the newest"
+            UnknownRecord, match=r"not known here; this is release 0\.3\.0: start the broker with the newest"
         ):
             world.machine.apply(before + 1, prefix + b"\x90")
     assert (world.machine.applied_index, world.machine.all_rows()) == (before, rows)

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from lanner import limits
-from lanner.cluster import BrokerState, PlanState, Replica, encode_move_replica
+from lanner.cluster import AbortReason, BrokerState, Ended, PlanState, Replica, encode_move_replica
 from lanner.cluster.state import State
 from lanner.cluster.values import Action
+from tests.unit.cluster.commits import Commits
 from tests.unit.cluster.world import World
 
 
@@ -57,6 +58,68 @@ def change_counter(**changes: Any) -> Callable[[State], None]:
 
 
 A, B, C = Replica(1, "node-a", True), Replica(2, "node-b", True), Replica(3, "node-c", False)
+
+ID = bytes(16)
+
+
+def change_transaction(name: str = "open", **changes: Any) -> Callable[[State], None]:
+    return lambda state: state.put_transaction(replace(state.transactions[name], **changes))
+
+
+def change_try(name: str = "open", **changes: Any) -> Callable[[State], None]:
+    return lambda state: state.put_try(replace(state.tries[state.transactions[name].open_token], **changes))
+
+
+def drop_try(state: State) -> None:
+    state.drop_try(state.transactions["open"].open_token)
+
+
+def note_an_end(token: int = 1, reason: AbortReason | None = None, times: int = 1) -> Callable[[State], None]:
+    ended = tuple(Ended(bytes((place,)) * 16, token, reason) for place in range(times))
+    return lambda state: state.put_transaction(replace(state.transactions["open"], ended=ended))
+
+
+BROKEN_TRIES: dict[str, Callable[[State], None]] = {
+    "transactions below their level": change_counter(feature_level=2),
+    "a transaction under another name": lambda state: state.transactions.update(x=state.transactions["open"]),
+    "an order of use that is wrong": lambda state: state.transactions.update(
+        open=replace(state.transactions["open"], used_ms=9)
+    ),
+    "an index of single uses that is wrong": lambda state: state.once.clear(),
+    "an era that is yet to come": change_transaction(era=999),
+    "a use that is yet to come": change_transaction("job", used_ms=10**9),
+    "a name both known and forgotten": lambda state: state.note_forgotten("open"),
+    "ranges that touch": change_transaction("rolling", done=((0, 4), (5, 5))),
+    "a range that runs backwards": change_transaction("job", done=((3, 2),)),
+    "a commit that ended twice": change_transaction("job", ended=(Ended(ID, 1, None), Ended(ID, 2, None))),
+    "more ends than are kept": note_an_end(times=limits.ENDED_COMMITS_KEPT + 1),
+    "an end that is yet to come": note_an_end(token=999),
+    "a commit that never began": note_an_end(token=0),
+    "a try that nobody has": drop_try,
+    "a try that its transaction does not know": change_transaction(open_token=0),
+    "a try of nobody": change_try(transaction="nobody"),
+    "a try without partitions": change_try(set_ids=()),
+    "a try on a set that is not there": change_try(set_ids=(77,)),
+    "a try that names a set twice": change_try(set_ids=(1, 1)),
+    "a try of a fenced owner": change_try(owner="other"),
+    "a try of an earlier era": change_try(era=1),
+    "a try that has ended and goes on": change_try(commit_id=bytes((0,)) * 16),
+    "a try of a sequence that is committed": change_try("open", sequence=0),
+    "a try that was committed before it began": change_try("rolling", decided_index=1),
+    "a try with an outcome that it has not": change_try(decided_index=999),
+    "a committed try whose sequence is not": change_transaction("rolling", done=()),
+    "a committed try that was aborted": lambda state: state.put_transaction(
+        replace(
+            state.transactions["rolling"],
+            ended=(Ended(state.tries[state.transactions["rolling"].open_token].commit_id, 1, AbortReason.DEADLINE),),
+        )
+    ),
+    "an index of tries that is wrong": lambda state: state.tries_of.clear(),
+    "miscounted participants": lambda state: setattr(state, "participant_count", 1),
+    "a hash in the wrong place": lambda state: state.forgotten._packed.update({1: bytearray(8)}),
+    "a miscounted hash": lambda state: setattr(state.forgotten, "_count", 7),
+}
+
 
 BROKEN: dict[str, Callable[[State], None]] = {
     "a set id twice": change_topic(set_ids=(1, 1)),
@@ -109,6 +172,42 @@ def test_every_invariant_can_fail(what: str) -> None:
     world = a_world()
     BROKEN[what](world.machine._state)
     with pytest.raises((AssertionError, IndexError)):
+        world.machine.check()
+
+
+def a_world_of_tries() -> Commits:
+    """An open try after an earlier one that was aborted, one that is committed and rolls on, a name used once."""
+    world = Commits()
+    world.begin(0, name="job", topics={}, once=True)
+    world.now_ms += 1
+    world.begin(0, name="open", topics={}, commit=0)
+    world.begin(1, name="open", commit=7)
+    rolling = world.begin(5, name="rolling", commit=9)
+    world.end(commits=(rolling.token,))
+    world.begin(0, name="gone", topics={})
+    world.forget("gone")
+    return world
+
+
+def test_the_world_of_tries_is_sound_before_it_is_broken() -> None:
+    a_world_of_tries().machine.check()
+
+
+@pytest.mark.parametrize("what", BROKEN_TRIES)
+def test_every_invariant_of_tries_can_fail(what: str) -> None:
+    world = a_world_of_tries()
+    BROKEN_TRIES[what](world.machine._state)
+    with pytest.raises((AssertionError, KeyError)):
+        world.machine.check()
+
+
+@pytest.mark.parametrize(
+    "bound", ["TRANSACTIONS_MAX", "OPEN_TRIES_MAX", "OPEN_PARTICIPANTS_MAX", "TRANSACTIONS_FORGOTTEN_MAX"]
+)
+def test_bounds_of_tries_are_checked_too(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = a_world_of_tries()
+    monkeypatch.setattr(limits, bound, 0)
+    with pytest.raises(AssertionError):
         world.machine.check()
 
 

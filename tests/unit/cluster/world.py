@@ -48,7 +48,7 @@ def registration(name: str, node_id: str = "", rack: str = "", **features: int) 
 
 
 class World:
-    def __init__(self, *names: str, racks: str = "") -> None:
+    def __init__(self, *names: str, racks: str = "", level: int = 1) -> None:
         self.machine = Cluster(StoredRows())
         self.log: list[bytes | None] = []
         self.stored = StoredRows()
@@ -57,7 +57,10 @@ class World:
         self.ever: dict[tuple[int, int], str] = {}
         self.gone: set[tuple[int, int]] = set()
         if names:
-            found = [registration(name, rack=racks[place] if racks else "") for place, name in enumerate(names)]
+            found = [
+                registration(name, rack=racks[place] if racks else "", feature_max=level)
+                for place, name in enumerate(names)
+            ]
             assert self.apply(encode_found_cluster("cluster", found, 1)) == "cluster"
 
     # ------------------------------------------------------------------ the log

@@ -107,7 +107,7 @@ def test_entries_count_once_their_commit_is_synced_and_can_be_located_before(des
     desk.append(1, b"one")
     commit = desk.ledger.begin_commit([CommitItem(1, (7, 8), [EntryIn(2, 7, 5, b"two")])])
     assert desk.ledger.state(1).last_index == 1
-    assert (desk.ledger.term(1, 2), desk.ledger.kind(1, 2)) == (7, 5)
+    assert (desk.ledger.term(1, 2), desk.ledger.entry(1, 2).kind) == (7, 5)
     assert desk.ledger.locate(1, 1).length == 3
     perform(commit, desk.files)
     desk.ledger.commit_synced(commit)

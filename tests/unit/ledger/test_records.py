@@ -170,7 +170,7 @@ def test_a_file_of_zeros_has_no_data_and_a_file_cut_short_ends_where_it_ends() -
 
 def test_a_damaged_entry_is_reported_with_its_place_and_a_next_step() -> None:
     files = file_with(b"abc")
-    with pytest.raises(StorageDamaged, match=r"file 3 at offset 64.*backup"):
+    with pytest.raises(StorageDamaged, match=r"file 3 at offset 64.*replaced by itself"):
         read_entry(files, Location(3, HEADER_BYTES, 3, crc32c(b"abd")))
     with pytest.raises(StorageDamaged):
         read_entry(files, Location(3, 4_094, 3, crc32c(b"")))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
-from lanner.errors import StorageDamaged
-from lanner.ledger import CommitItem, EntryIn, Ledger, perform
+from lanner.errors import StorageDamaged, StorageFailed
+from lanner.ledger import CommitItem, EntryIn, Ledger, perform, read_entry
 from lanner.ledger.records import HEADER_BYTES, RecordHead, file_of, offset_of, position_at
 from lanner.ledger.replay import replay
 from lanner.testing.disk import SimDisk
@@ -52,6 +53,29 @@ def recovered(disk: SimDisk) -> Ledger:
 def last_index(disk: SimDisk) -> int:
     sets = recovered(disk).sets()
     return sets[1].last_index if sets else 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_record_that_a_start_has_seen_is_durable_from_then_on(failed: bool, seed: int) -> None:
+    """The process was killed before the record's sync, or stopped because that failed; then the power goes."""
+    written = Written([b"first"])
+    commit = written.ledger.begin_commit([CommitItem(1, None, [EntryIn(2, 1, 1, b"second")])])
+    written.disk.files.write(commit.file, commit.offset, commit.buffers)
+    if failed:
+        written.disk.sync_failures = 1
+        with pytest.raises(StorageFailed):
+            written.disk.files.sync(commit.file)
+    written.disk.kill()
+    ledger = recovered(written.disk)
+    assert ledger.state(1).last_index == 2
+    save = ledger.begin_save()
+    written.disk.table.commit(save.puts)
+    ledger.saved(save)
+    written.disk.crash(Random(seed))
+    again = recovered(written.disk)
+    assert again.state(1).last_index == 2
+    assert read_entry(written.disk.files, again.locate(1, 2)) == b"second"
 
 
 def test_every_record_is_replayed_in_order_over_all_segments() -> None:

@@ -212,7 +212,7 @@ def test_a_damaged_entry_stays_where_it_is_and_the_others_move() -> None:
         rewrite.choose(broker.ledger)
         rewrite.write(broker.disk.files, shortened)
     broker.ledger.rewritten(rewrite)
-    assert rewrite.damaged == [damaged]
+    assert [(set_id, index) for set_id, index, _ in rewrite.damaged] == [(1, wanted[3])]
     assert {broker.ledger.locate(1, index).file for index in wanted if index != wanted[3]} == {rewrite.target}
     with pytest.raises(StorageDamaged):
         read_entry(broker.disk.files, broker.ledger.locate(1, wanted[3]))

@@ -20,7 +20,9 @@ from lanner.partition import (
     PollAnswer,
     Request,
     Settle,
+    StageNote,
     encode_append,
+    encode_stage,
 )
 
 
@@ -38,6 +40,10 @@ class Header(msgspec.Struct, array_like=True):
 
 def header_of(data: memoryview) -> Header:
     return msgspec.msgpack.decode(data, type=Header)
+
+
+def attempt_named(name: str) -> bytes:
+    return name.encode().ljust(16, b".")
 
 
 class MemoryRows(dict[bytes, bytes]):
@@ -92,10 +98,27 @@ class Bench:
         self.partition.check()
         state = self.partition._state
         expected = {ref.index: ref.kept for ref in state.batches.walk(0)} | {ref.index: ref.kept for ref in state.kept}
+        expected |= dict.fromkeys(state.stages.indexes())
         assert self.live == expected, "what is live differs from what is indexed"
 
     def append(self, **header: Any) -> Any:
         payload = encode_append(self.now_ms, msgspec.msgpack.encode(Header(**header)))
+        return self.apply(payload).result
+
+    def stage(
+        self,
+        attempt: str,
+        number: int,
+        *,
+        transaction: str = "t",
+        owner: str = "o",
+        sequence: int = 1,
+        task: int = 0,
+        hold_ms: int = 60_000,
+        **header: Any,
+    ) -> Any:
+        note = StageNote(transaction, owner, sequence, task, attempt_named(attempt), number, hold_ms)
+        payload = encode_stage(self.now_ms, note, msgspec.msgpack.encode(Header(**header)))
         return self.apply(payload).result
 
     def decide(self, *requests: Request) -> Decided:

@@ -27,7 +27,7 @@ def test_the_public_names_are_these() -> None:
         "Tick",
     }
     answers = {"Appended", "DeadEntry", "Decided", "GroupState", "Lease", "Outcome", "PollAnswer", "WAIT", "BatchRef"}
-    assert requests | answers | {"Partition", "Rows", "encode_append", "APPEND_PREFIX_BYTES"} <= set(
+    assert requests | answers | {"Partition", "Rows", "encode_append", "encode_stage", "batch_start"} <= set(
         lanner.partition.__all__
     )
     for name in lanner.partition.__all__:

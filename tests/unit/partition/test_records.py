@@ -12,7 +12,7 @@ from lanner.partition import records
 
 def test_the_batch_lies_behind_the_prefix_untouched() -> None:
     payload = records.encode_append(123, b"batch bytes")
-    assert payload[records.APPEND_PREFIX_BYTES :] == b"batch bytes"
+    assert payload[records.batch_start(payload) :] == b"batch bytes"
     assert records.decode_append(payload) == 123
     assert records.encode_append(123, memoryview(b"batch bytes")) == payload
 

@@ -18,6 +18,7 @@ from lanner.partition import (
     Discard,
     DropGroup,
     MakeGroup,
+    NumberDead,
     Poll,
     PollAnswer,
     Redrive,
@@ -36,6 +37,11 @@ _SETTINGS = (
     {"retention_bytes": 400, "pinned_bytes_max": 60, "max_deliveries": 1},
     {"outstanding_max": 5, "backoff_ms": 0, "dead_full": "reject", "pinned_bytes_max": 0, "retention_ms": 2_000},
     {"max_bytes": 300, "full_policy": "drop_oldest", "group_idle_ms": 4_000, "dedup_window_ms": 1_000},
+    {"retention_ms": 1_000, "hold_for": ["s"], "hold_ms_max": 3_000, "group_idle_ms": 2_000},
+    {"retention_bytes": 200, "hold_for": ["s", "a"], "hold_bytes_max": 400},
+    {"retention": "acked", "hold_for": ["s", "b"], "hold_ms_max": 2_000},
+    {"max_bytes": 300, "full_policy": "drop_oldest", "hold_for": ["s"], "hold_full": "release"},
+    {"max_bytes": 300, "full_policy": "drop_oldest", "hold_for": ["a"], "hold_ms_max": 4_000, "retention_ms": 500},
 )
 _small = st.integers(0, 7)
 _steps = st.lists(st.tuples(st.integers(0, 29), _small, _small, _small), min_size=1, max_size=70)
@@ -88,6 +94,8 @@ class Traffic:
         if kind == 13:
             return Discard(group, None if b < 2 else [end * c // 7])
         if kind == 14:
+            if c > 4:
+                return NumberDead(group)
             return DropGroup(group) if c == 3 else MakeGroup(group, "queue", "latest" if b < 2 else "earliest")
         return Tick()
 

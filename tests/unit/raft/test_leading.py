@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lanner.errors import ConflictError, NotLeader, ServiceUnavailable, ValidationError
+from lanner.errors import ConflictError, NotLeader, ServiceUnavailable, StorageDamaged, ValidationError
 from lanner.raft import (
     Change,
     Config,
@@ -498,3 +498,34 @@ def test_the_status_of_a_leader_shows_its_peers() -> None:
     node, _ = make_leader_of_three()
     progress = node.status()["progress"]
     assert progress == {peer: {"state": "replicate", "match": 1, "next": 2} for peer in (2, 3)}
+
+
+# ------------------------------------------------------------------ a damaged log
+
+
+def test_a_leader_whose_log_is_damaged_asks_its_peer_again_with_the_next_heartbeat_and_not_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, log = make_one_of_three((1, 1, 1, 1))
+    read = log.entries
+
+    def entries(first: int, last: int, bytes_max: int) -> list[Entry]:
+        if first == 3:
+            raise StorageDamaged("entry 3 does not match its checksum")
+        return read(first, min(last, 2), bytes_max)
+
+    monkeypatch.setattr(log, "entries", entries)
+    elect(node, log)
+    say(node, MessageKind.APPEND_REPLY, 3, log_index=4, rejected=True, hint=0)
+    drain(node, log)
+    acknowledge(node, 3, 2)
+    assert [message for message in drain(node, log) if message.receiver == 3] == []
+    for _ in range(2):
+        node.tick()
+    say(node, MessageKind.HEARTBEAT_REPLY, 3, log_index=2)
+    sent = [message for message in drain(node, log) if message.receiver == 3]
+    assert len(sent) <= 2
+    acknowledge(node, 2, 5)
+    assert node.commit_index == 5
+    drain(node, log)
+    assert node.applied_index == 2

@@ -177,3 +177,18 @@ def test_a_batch_that_lies_across_a_boundary_of_memory_is_moved() -> None:
         assert all(buffer.address % 8 == 0 for buffer in made.column("value").buffers()[1:2])
         assert made.column("value").to_pylist() == [b"v" * 100] * 10
     assert gatherer.take() is None
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_metadata_columns_tell_the_times_and_what_groups_do_not_get(codec: Codec) -> None:
+    early = batch.encode([b"a" * 99, b"b"], timestamps=[APPEND_MS, -5], expires_at_ms=2_000, codec=codec)
+    late = batch.encode([b"c"], deliver_at_ms=9_000)
+    stored = [StoredBatch(0, APPEND_MS, early, 3_000), StoredBatch(2, APPEND_MS, late, 3_000)]
+    (made,) = gather("orders", 2, stored, 1, 10, include_metadata=True)
+    made.validate(full=True)
+    assert made.schema.equals(columns.arrow_schema(False, True))
+    told = [tuple(row.values())[-4:] for row in made.to_pylist()]
+    assert told == [
+        (datetime(1969, 12, 31, 23, 59, 59, 995_000, tzinfo=UTC), None, datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC), 2),
+        (None, datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC), None, 1),
+    ]

@@ -10,7 +10,18 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from lanner.errors import OffsetOutOfRange, ValidationError
-from lanner.spark.offsets import ENDING, STARTING, Held, Span, parse_bound, resolve
+from lanner.spark.offsets import (
+    ENDING,
+    LATEST,
+    STARTING,
+    Held,
+    Span,
+    located,
+    parse_bound,
+    parse_moment,
+    parse_moments,
+    resolve,
+)
 
 TOPICS = {"orders": {0: Held(10, 20), 1: Held(0, 5)}, "payments": {0: Held(3, 3)}}
 ALL = '{"orders": {"0": %s, "1": %s}, "payments": {"0": %s}}'
@@ -101,3 +112,41 @@ def test_an_offset_that_the_partition_does_not_hold_is_refused(offset: int) -> N
 def test_a_read_goes_forward() -> None:
     with pytest.raises(ValidationError, match="startingOffsets of orders/0 is 15 and endingOffsets 12"):
         read(ALL % (15, 0, 3), ALL % (12, 5, 3))
+
+
+def test_a_read_by_time_goes_from_what_was_first_then() -> None:
+    at = {("orders", 0, 1_000): 14, ("orders", 1, 1_000): 2, ("payments", 0, 1_000): 3}
+    starting = located(parse_moment("startingTimestamp", "1000"), TOPICS, at)
+    assert resolve(starting, parse_bound(ENDING, "latest"), TOPICS) == [
+        Span("orders", 0, 14, 20),
+        Span("orders", 1, 2, 5),
+    ]
+    ending = located(parse_moment("endingTimestamp", "1000"), TOPICS, at)
+    assert resolve(parse_bound(STARTING, "earliest"), ending, TOPICS) == [
+        Span("orders", 0, 10, 14),
+        Span("orders", 1, 0, 2),
+    ]
+
+
+def test_each_partition_may_have_its_own_time() -> None:
+    bound = parse_moments("startingOffsetsByTimestamp", ALL % (1, 2, 3))
+    at = {("orders", 0, 1): 11, ("orders", 1, 2): 4, ("payments", 0, 3): 3}
+    assert bound.times("orders") == {1, 2}
+    assert located(bound, TOPICS, at).by_partition == {"orders": {0: 11, 1: 4}, "payments": {0: 3}}
+    with pytest.raises(ValidationError, match="startingOffsetsByTimestamp: it says nothing of payments/0"):
+        located(parse_moments("startingOffsetsByTimestamp", '{"orders": {"0": 1, "1": 2}}'), TOPICS, at)
+
+
+def test_a_start_after_everything_is_an_error_unless_the_latest_will_do() -> None:
+    bound = parse_moment("startingTimestamp", "9")
+    with pytest.raises(OffsetOutOfRange, match="nothing was appended to orders/0 at or after 9"):
+        located(bound, TOPICS, {})
+    assert located(bound, TOPICS, {}, True).by_partition["orders"] == {0: LATEST, 1: LATEST}
+    assert located(parse_moment("endingTimestamp", "9"), TOPICS, {}).by_partition["payments"] == {0: LATEST}
+
+
+def test_a_place_found_by_time_lies_in_what_is_held() -> None:
+    at = {("t", 0, 9): 2, ("t", 1, 9): 8}
+    assert located(parse_moment("startingTimestamp", "9"), {"t": {0: Held(5, 7), 1: Held(5, 7)}}, at).by_partition == {
+        "t": {0: 5, 1: 7}
+    }

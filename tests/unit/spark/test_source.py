@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -11,16 +12,19 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import EqualTo, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lanner import batch
-from lanner.errors import TopicNotFound, ValidationError
-from lanner.spark import source
+from lanner.errors import OffsetOutOfRange, TopicNotFound, ValidationError
+from lanner.spark import source, tasks
 from lanner.spark.columns import StoredBatch, arrow_schema
+from lanner.spark.log import Missing
 from lanner.spark.offsets import Held, Span
-from lanner.spark.source import LannerDataSource, LannerPartition, parse_options
+from lanner.spark.options import ReadOptions, parse_options
+from lanner.spark.source import LannerDataSource
+from lanner.spark.tasks import LannerPartition
 
 OPTIONS = {"servers": "localhost:7400", "subscribe": "orders"}
 
@@ -29,31 +33,45 @@ class FakeLog:
     """Two partitions of one topic: the second is empty."""
 
     opened = 0
+    how: tuple[Any, ...] = ()
+    hole: Missing | None = None
 
-    def __init__(self, servers: str) -> None:
-        assert servers == "localhost:7400"
+    def __init__(self, options: ReadOptions) -> None:
+        assert options.servers == "localhost:7400"
 
     def __enter__(self) -> Self:
         FakeLog.opened += 1
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         FakeLog.opened -= 1
 
-    def held(self, topic: str) -> dict[int, Held]:
-        if topic != "orders":
-            raise TopicNotFound()
-        return {0: Held(5, 9), 1: Held(0, 0)}
+    def moments(self, *_: object) -> dict[Any, Any]:
+        return {}
 
-    def batches(self, span: Span) -> Iterator[StoredBatch]:
+    def held(self, topics: list[str]) -> dict[str, dict[int, Held]]:
+        if topics != ["orders"]:
+            raise TopicNotFound()
+        return {"orders": {0: Held(5, 9), 1: Held(0, 0)}}
+
+    def batches(self, span: Span, missing: Any, *how: Any) -> Iterator[StoredBatch]:
+        FakeLog.how = how
+        if self.hole is not None:
+            missing(self.hole)
         yield StoredBatch(4, 1_000, batch.encode([b"4", b"5", b"6"], priority=9))
         yield StoredBatch(7, 1_000, batch.encode([b"7", b"8"], priority=0))
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeLog]]:
-    monkeypatch.setattr(source, "TopicLog", FakeLog)
+    for module in (source, tasks):
+        monkeypatch.setattr(module, "log_for", FakeLog)
     yield FakeLog
+    while tasks._kept:
+        tasks._kept.popitem()[1].close()
     assert FakeLog.opened == 0
 
 
@@ -62,10 +80,12 @@ def reader_for(**options: str) -> source.LannerReader:
     return made.reader(made.schema())
 
 
+@pytest.mark.parametrize("include_metadata", [False, True])
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_the_two_schemas_are_one(include_headers: bool) -> None:
+def test_the_two_schemas_are_one(include_headers: bool, include_metadata: bool) -> None:
     """Spark compares the first record batch with what it derives from its own schema."""
-    assert to_arrow_schema(source.schema(include_headers), timezone="UTC").equals(arrow_schema(include_headers))
+    derived = to_arrow_schema(source.schema(include_headers, include_metadata), timezone="UTC")
+    assert derived.equals(arrow_schema(include_headers, include_metadata))
 
 
 def test_the_columns_are_those_of_the_kafka_connector_and_two_more() -> None:
@@ -92,6 +112,74 @@ def test_a_read_is_planned_and_then_read_by_pickled_readers() -> None:
     ]
 
 
+def test_a_connection_is_kept_for_the_next_task_and_closed_after_an_error(log: type[FakeLog]) -> None:
+    task = LannerPartition(Span("orders", 0, 5, 9))
+    for _ in range(2):
+        assert list(reader_for().read(task))
+        assert log.opened == 1
+    given_up = reader_for().read(task)
+    next(given_up)
+    given_up.close()  # type: ignore[attr-defined]
+    assert log.opened == 0
+
+
+def test_priorities_and_followers_reach_the_log(log: type[FakeLog]) -> None:
+    list(reader_for(priorities="1", fromFollowers="true").read(LannerPartition(Span("orders", 0, 5, 9))))
+    assert log.how == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "overtaken", "strict", "lost"),
+    [
+        ("retention", False, True, True),
+        ("retention", True, False, True),
+        ("retention", False, False, False),  # a batch read takes what there was
+        ("damaged", False, False, True),
+    ],
+)
+def test_a_hole_is_an_error_or_is_passed_by(
+    log: type[FakeLog], monkeypatch: pytest.MonkeyPatch, reason: str, overtaken: bool, strict: bool, lost: bool
+) -> None:
+    task = LannerPartition(Span("orders", 0, 5, 9))
+    monkeypatch.setattr(FakeLog, "hole", Missing(task.span, 5, 7, reason, overtaken))
+    options = parse_options(OPTIONS)
+    if lost:
+        with pytest.raises(OffsetOutOfRange, match="orders/0: offsets 5 to 6 cannot be read"):
+            list(tasks.read_span(options, task, strict=strict))
+    else:
+        assert list(tasks.read_span(options, task, strict=strict))
+    assert list(tasks.read_span(options._replace(fail_on_data_loss=False), task, strict=strict))
+
+
+@pytest.mark.usefixtures("log")
+def test_a_batch_read_is_cut_into_tasks_and_has_the_columns_asked_for() -> None:
+    reader = reader_for(minPartitions="3", includeMetadata="true", includeHeaders="true")
+    spans = [task.span for task in reader.partitions() if isinstance(task, LannerPartition)]
+    assert [(span.start_offset, span.end_offset) for span in spans] == [(5, 6), (6, 7), (7, 9)]
+    (made,) = reader.read(LannerPartition(spans[0]))
+    assert made.schema.equals(arrow_schema(True, True))
+
+
+def test_a_filter_on_priorities_reaches_the_log(log: type[FakeLog]) -> None:
+    reader = source.FilteringReader(parse_options(OPTIONS, "batch"))
+    reader.pushFilters([EqualTo(("priority",), 3)])
+    (task,) = reader.partitions()
+    list(reader.read(task))
+    assert log.how == (1 << 3, False)
+
+
+@pytest.mark.usefixtures("log")
+def test_filters_are_taken_only_where_spark_pushes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(reader_for()) is source.LannerReader
+    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.data_source_pushdown_filters", sys)
+    reader = reader_for()
+    assert isinstance(reader, source.FilteringReader)
+    asked = [EqualTo(("partition",), 1)]
+    assert list(reader.pushFilters(list(asked))) == asked  # Spark applies them still
+    assert list(reader.partitions()) == []  # partition 1 is empty
+    assert type(reader_for(deadLettersOf="w")) is source.LannerReader  # there an offset is no number
+
+
 @pytest.mark.usefixtures("log")
 def test_a_plan_with_nothing_to_read_gives_nothing() -> None:
     reader = reader_for(startingOffsets='{"orders": {"0": 9, "1": 0}}')
@@ -103,28 +191,6 @@ def test_a_plan_with_nothing_to_read_gives_nothing() -> None:
 def test_an_unknown_topic_is_an_error_when_the_read_is_planned() -> None:
     with pytest.raises(TopicNotFound):
         reader_for(subscribe="refunds").partitions()
-
-
-def test_several_topics_are_named_with_commas() -> None:
-    assert parse_options(OPTIONS | {"subscribe": "orders, refunds,orders"}).topics == ("orders", "refunds")
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"servers": ""}, r"option servers: it is missing: say \.option\(\"servers\", \"localhost:7400\"\)"),
-        ({"subscribe": " "}, "option subscribe: it is missing"),
-        ({"subscribe": "orders,,x"}, "topic '' is not valid"),
-        ({"subscribe": "a/b"}, "topic 'a/b' is not valid"),
-        ({"includeHeaders": "maybe"}, "includeHeaders: it is 'maybe'; give true or false"),
-        ({"startingOffset": "earliest"}, "startingoffset: there is no such option; there are servers, subscribe, sta"),
-        ({"startingOffsets": "5"}, "startingOffsets: '5' does not map"),
-        ({"endingOffsets": "earliest"}, "endingOffsets: a batch read cannot end at the earliest"),
-    ],
-)
-def test_an_option_that_cannot_be_meant_is_named(options: dict[str, str], why: str) -> None:
-    with pytest.raises(ValidationError, match=why):
-        LannerDataSource(OPTIONS | options).schema()
 
 
 def test_other_columns_than_ours_are_refused() -> None:

@@ -129,6 +129,18 @@ def test_after_a_failed_sync_everything_is_refused(files: DiskFiles, monkeypatch
             call()
 
 
+def test_opening_makes_the_names_of_files_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who made them may have been killed before that."""
+    synced: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(_identity(os.fstat(descriptor))))
+    DiskFiles(tmp_path).close()
+    assert synced == [_identity(tmp_path.stat())]
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
 @pytest.mark.parametrize("call", ["fsync", "pwritev", "open"])
 def test_any_other_error_in_creating_is_final(files: DiskFiles, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     with monkeypatch.context() as patch:

@@ -145,7 +145,7 @@ def test_a_paused_broker_does_nothing_and_then_everything_that_waited() -> None:
 
 def test_a_broker_joins_and_gets_a_seat_that_nobody_had() -> None:
     cluster = founded()
-    joined = Troubles(cluster)._arrive("late")
+    joined = Troubles(cluster).arrive("late")
     cluster.run_until(lambda: joined.place is not None, 20_000, "no seat")
     assert joined.place is not None
     assert joined.place.seat.replica_id == 4
@@ -216,7 +216,7 @@ def rotten() -> tuple[SimCluster, ClusterBroker, ClusterBroker]:
     cluster.run_until(lambda: all(one.opened for one in cluster.brokers.values()), 20_000, "not all are open")
     cluster.run_until(lambda: any(one.unsaved for one in cluster.brokers.values()), 20_000, "everything is saved")
     broker = next(one for one in cluster.brokers.values() if one.unsaved)
-    return cluster, broker, Troubles(cluster).rot(broker)
+    return cluster, broker, Troubles(cluster).rot.rot_record(broker)
 
 
 def test_a_broker_whose_last_record_is_flipped_refuses_to_start_and_is_replaced_under_its_name() -> None:

@@ -24,7 +24,7 @@ from lanner.errors import (
     UnsupportedVersion,
     catalogue,
 )
-from lanner.wire import cluster, messages, peers
+from lanner.wire import administration, cluster, dead, messages, peers, staging
 from lanner.wire.connection import (
     TRANSITIONS,
     ClientConnection,
@@ -225,22 +225,22 @@ SAMPLES: dict[type[Control], Control] = {
     messages.Offsets: messages.Offsets("t"),
     messages.OffsetsReply: messages.OffsetsReply([messages.PartitionOffsets(0, 1, 2)]),
     messages.Release: messages.Release("g", "t", []),
-    messages.CreateTopic: messages.CreateTopic("t", {"partitions": 1}),
-    messages.AlterTopic: messages.AlterTopic("t", {"lease_ms": 1_000}),
-    messages.TopicName: messages.TopicName("t"),
-    messages.TopicDescription: messages.TopicDescription(
-        "t", 1, {}, [messages.PartitionState(0, "n", 0, 1, 2, 3, 4, {9: 1})]
+    administration.CreateTopic: administration.CreateTopic("t", {"partitions": 1}),
+    administration.AlterTopic: administration.AlterTopic("t", {"lease_ms": 1_000}),
+    administration.TopicName: administration.TopicName("t"),
+    administration.TopicDescription: administration.TopicDescription(
+        "t", 1, {}, [administration.PartitionState(0, "n", 0, 1, 2, 3, 4, {9: 1})]
     ),
-    messages.GroupsReply: messages.GroupsReply(["g"]),
-    messages.GroupName: messages.GroupName("t", "g"),
-    messages.GroupDescription: messages.GroupDescription(
-        "t", "g", "queue", [messages.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 7)]
+    administration.GroupsReply: administration.GroupsReply(["g"]),
+    administration.GroupName: administration.GroupName("t", "g"),
+    administration.GroupDescription: administration.GroupDescription(
+        "t", "g", "queue", [administration.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 7)]
     ),
-    messages.Seek: messages.Seek("t", "g", to="earliest"),
-    messages.ListDead: messages.ListDead("t", "g"),
-    messages.DeadLetters: messages.DeadLetters([messages.DeadLetter(0, 1, 2, 3, "why", 5, 6, 2)], 1),
-    messages.DeadChoice: messages.DeadChoice("t", "g", 0, [1]),
-    messages.CountReply: messages.CountReply(3),
+    administration.Seek: administration.Seek("t", "g", to="earliest"),
+    administration.ListDead: administration.ListDead("t", "g"),
+    administration.DeadLetters: administration.DeadLetters([administration.DeadLetter(0, 1, 2, 3, "why", 5, 6, 2)], 1),
+    administration.DeadChoice: administration.DeadChoice("t", "g", 0, [1]),
+    administration.CountReply: administration.CountReply(3),
     messages.Glance: messages.Glance("g", "t"),
     messages.Glanced: messages.Glanced(9),
     cluster.ClusterDescription: cluster.ClusterDescription("c", "n", 1, 2, 3, 4, 0, [BROKER], [PLAN]),
@@ -254,6 +254,42 @@ SAMPLES: dict[type[Control], Control] = {
     cluster.RaftStatusReply: cluster.RaftStatusReply({"term": 1}),
     cluster.Scrub: cluster.Scrub(True),
     cluster.ScrubProgress: cluster.ScrubProgress(True, 1, 2, 3, 4, 5, 6),
+    staging.Stage: staging.Stage("t", 1, 2, "billing", "nightly", 42, 3, b"a" * 16, 0, 60_000),
+    staging.Staged: staging.Staged(0, True),
+    dead.FetchDead: dead.FetchDead("t", 0, "g", 5, 10, 100, 0, 1, 2),
+    dead.FetchedDead: dead.FetchedDead(
+        1, 9, 7, [dead.DeadBatch(0, 5, 4, 7, [dead.DeadRun(5, 0, 2, 3, "bad", 6)])], [(3, 5)], 1, 2
+    ),
+    staging.Prepare: staging.Prepare(9, [staging.Manifest("t", 1, 2, [(3, b"a" * 16, 1)])]),
+    staging.DiscardStages: staging.DiscardStages([staging.Discard("t", 1, 2, [b"a" * 16])]),
+    staging.PartitionOutcomes: staging.PartitionOutcomes([staging.PartitionOutcome("t", 1, 58, "gone", [b"a" * 16])]),
+    staging.Begin: staging.Begin("billing", "nightly", 42, b"c" * 16, [staging.Participant("t", 2, [1])], 5_000, True),
+    staging.CommitState: staging.CommitState(staging.CommitPhase.ABORTED, 9, "deadline"),
+    staging.End: staging.End("billing", "nightly", b"c" * 16),
+    staging.Look: staging.Look("billing", b"c" * 16, "nightly", 42, staging.CommitPhase.VISIBLE, 100, 9),
+    staging.Looked: staging.Looked(staging.CommitState(staging.CommitPhase.VISIBLE, 9), "nightly", True, 42),
+    staging.Claim: staging.Claim("billing", "nightly", True),
+    staging.Claimed: staging.Claimed("weekly", 41),
+    staging.ListTransactions: staging.ListTransactions("billing", True, "a", 5),
+    staging.TransactionList: staging.TransactionList(
+        [
+            staging.TransactionState(
+                "billing",
+                "nightly",
+                False,
+                1_000,
+                [(0, 41)],
+                [staging.EndedCommit(b"c" * 16, 9, staging.CommitPhase.COMMITTED)],
+                staging.OpenTry(9, 42, b"c" * 16, 1, 1, 2, 0, 1, [staging.TryPartition("t", 1, "n", "prepared", 7)]),
+            )
+        ],
+        "billing",
+        2,
+        1,
+        7,
+    ),
+    staging.Forget: staging.Forget(["billing"]),
+    staging.Report: staging.Report([staging.ReportItem(9, 4, staging.ReportKind.REFUSED, "full")]),
     peers.PeerInfo: peers.PeerInfo(FOUNDER, True),
     peers.PeerInfoReply: peers.PeerInfoReply(FOUNDER, "c", [FOUNDER]),
     peers.Propose: peers.Propose(),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from lanner import limits
-from lanner.wire import messages
+from lanner.wire import administration, messages
 from lanner.wire.exchanges import DECODE_ERRORS, EXCHANGES, explain
 from lanner.wire.messages import Command, Control
 
@@ -51,16 +51,16 @@ def test_replies_have_the_high_bit_and_no_command_collides_with_error() -> None:
         (messages.Poll, ["g", "t", "m", 0, None, 1, 1, 0, -1, False, "earliest", [[0, 0, 0]]], "settles.count"),
         (messages.Commit, ["g", "t", {"zero": 1}], "offsets"),
         (messages.Commit, ["g", "t", {0: -1}], "offsets"),
-        (messages.Seek, ["t", "g", {0: "x"}], "offsets"),
+        (administration.Seek, ["t", "g", {0: "x"}], "offsets"),
         (messages.Metadata, [[1]], "topics"),
-        (messages.CreateTopic, ["t", 3], "settings"),
+        (administration.CreateTopic, ["t", 3], "settings"),
         (messages.Publish, 3, "control"),
         (messages.Publish, {"topic": "t"}, "control"),
         (messages.Publish, b"", "control"),
         (messages.Publish, b"\xc1", "control"),
         (messages.Publish, b"\x92\xa2\xff\xff\x00", "control"),
         (messages.Publish, b"\x92\xa1t\x00junk", "control"),
-        (messages.CreateTopic, b"\x92\xa1t\x81\xa1a" + b"\x91" * 20_000, "control"),
+        (administration.CreateTopic, b"\x92\xa1t\x81\xa1a" + b"\x91" * 20_000, "control"),
     ],
 )
 def test_a_control_part_that_does_not_fit_is_told_by_command_and_field(

@@ -1,8 +1,9 @@
 """Each command of the protocol as a call of the service: decode, call, encode, nothing else.
 
 A call takes the service, the caller's identity and the request's control part, and gives the reply's control part and
-bulk. PUBLISH, POLL and PING are not here: the session treats the first without a task, the second has two replies, and
-the third needs no service. `server_of` says whether the service is that of this broker or that of the whole cluster.
+bulk. PUBLISH, STAGE, POLL and PING are not here: the session treats the first two without a task, the third has two
+replies, and the last needs no service. `server_of` says whether the service is that of this broker or that of the
+whole cluster.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lanner.broker.desks import calls
 from lanner.errors import LannerError
-from lanner.wire import cluster, messages
+from lanner.wire import administration, cluster, dead, messages
 from lanner.wire.messages import Command, Control
 
 if TYPE_CHECKING:
@@ -59,7 +60,15 @@ async def open_producer(service: Service, identity: Identity, asked: messages.Em
 
 async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> Answer:
     found = await service.fetch(
-        identity, asked.topic, asked.partition, asked.offset, asked.max_bytes, asked.wait_ms, asked.incarnation
+        identity,
+        asked.topic,
+        asked.partition,
+        asked.offset,
+        asked.max_bytes,
+        asked.wait_ms,
+        asked.incarnation,
+        asked.lanes,
+        asked.follower,
     )
     batches = [messages.FetchedBatch(*item[:3], len(item.data)) for item in found.batches]
     control = messages.Fetched(
@@ -69,6 +78,10 @@ async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> 
         batches,
         incarnation=found.incarnation,
         damaged=list(found.damaged),
+        lanes=found.lanes,
+        holes=list(found.holes),
+        follower=found.follower,
+        time_ms=found.time_ms,
     )
     return Answer(control, [item.data for item in found.batches])
 
@@ -132,7 +145,7 @@ async def peek(service: Service, identity: Identity, asked: messages.Peek) -> An
 
 
 async def commit(service: Service, identity: Identity, asked: messages.Commit) -> Answer:
-    await service.commit(identity, asked.topic, asked.group, asked.offsets, asked.reader, asked.sequence)
+    await service.commit(identity, asked.topic, asked.group, asked.offsets, asked.reader, asked.sequence, asked.known)
     return _CONFIRMED
 
 
@@ -142,51 +155,57 @@ async def committed(service: Service, identity: Identity, asked: messages.Commit
 
 
 async def offsets(service: Service, identity: Identity, asked: messages.Offsets) -> Answer:
-    incarnation, found = await service.offsets(identity, asked.topic, asked.time_ms, asked.partitions)
+    counting = calls.ByteCount(asked.starts, asked.max_bytes, asked.lanes) if asked.starts is not None else None
+    incarnation, found = await service.offsets(identity, asked.topic, asked.time_ms, asked.partitions, counting)
     return Answer(messages.OffsetsReply([messages.PartitionOffsets(*item) for item in found], incarnation))
 
 
-async def create_topic(service: Service, identity: Identity, asked: messages.CreateTopic) -> Answer:
+async def create_topic(service: Service, identity: Identity, asked: administration.CreateTopic) -> Answer:
     return _description(await service.create_topic(identity, asked.name, asked.settings, asked.create_id))
 
 
-async def alter_topic(service: Service, identity: Identity, asked: messages.AlterTopic) -> Answer:
+async def alter_topic(service: Service, identity: Identity, asked: administration.AlterTopic) -> Answer:
     return _description(await service.alter_topic(identity, asked.name, asked.settings))
 
 
-async def delete_topic(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
+async def delete_topic(service: Service, identity: Identity, asked: administration.TopicName) -> Answer:
     await service.delete_topic(identity, asked.name)
     return _CONFIRMED
 
 
-async def describe_topic(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
+async def describe_topic(service: Service, identity: Identity, asked: administration.TopicName) -> Answer:
     return _description(await service.topic(identity, asked.name, asked.partitions))
 
 
 def _description(topic: calls.TopicResult) -> Answer:
-    partitions = [messages.PartitionState(*part[:7], depth=dict(part.depth)) for part in topic.partitions]
-    return Answer(messages.TopicDescription(topic.name, topic.incarnation, dict(topic.settings), partitions))
+    partitions = [
+        administration.PartitionState(
+            *part[:7], depth=dict(part.depth), holds=[administration.HoldState(*hold) for hold in part.holds]
+        )
+        for part in topic.partitions
+    ]
+    return Answer(administration.TopicDescription(topic.name, topic.incarnation, dict(topic.settings), partitions))
 
 
-async def list_groups(service: Service, identity: Identity, asked: messages.TopicName) -> Answer:
-    return Answer(messages.GroupsReply(await service.groups(identity, asked.name, asked.partitions)))
+async def list_groups(service: Service, identity: Identity, asked: administration.TopicName) -> Answer:
+    return Answer(administration.GroupsReply(await service.groups(identity, asked.name, asked.partitions)))
 
 
-async def describe_group(service: Service, identity: Identity, asked: messages.GroupName) -> Answer:
+async def describe_group(service: Service, identity: Identity, asked: administration.GroupName) -> Answer:
     found = await service.group(identity, asked.topic, asked.group, asked.partitions)
     partitions = [
-        messages.GroupPartition(*part[:7], depth=dict(part.depth), oldest_ms=part.oldest_ms)
+        administration.GroupPartition(*part[:7], depth=dict(part.depth), oldest_ms=part.oldest_ms)
         for part in found.partitions
     ]
-    return Answer(messages.GroupDescription(found.topic, found.group, found.kind, partitions))
+    return Answer(administration.GroupDescription(found.topic, found.group, found.kind, partitions))
 
 
-async def drop_group(service: Service, identity: Identity, asked: messages.GroupName) -> Answer:
+async def drop_group(service: Service, identity: Identity, asked: administration.GroupName) -> Answer:
     await service.drop_group(identity, asked.topic, asked.group, asked.partitions)
     return _CONFIRMED
 
 
-async def seek(service: Service, identity: Identity, asked: messages.Seek) -> Answer:
+async def seek(service: Service, identity: Identity, asked: administration.Seek) -> Answer:
     await service.seek(
         identity,
         asked.topic,
@@ -199,25 +218,31 @@ async def seek(service: Service, identity: Identity, asked: messages.Seek) -> An
     return _CONFIRMED
 
 
-async def list_dead(service: Service, identity: Identity, asked: messages.ListDead) -> Answer:
+async def list_dead(service: Service, identity: Identity, asked: administration.ListDead) -> Answer:
     found = await service.dead_letters(
         identity, asked.topic, asked.group, _partitions(asked), asked.start_offset, asked.limit, asked.after
     )
-    letters = [messages.DeadLetter(*letter[:7], size=len(letter.data)) for letter in found.letters]
-    return Answer(messages.DeadLetters(letters, found.total, found.next), [letter.data for letter in found.letters])
+    letters = [administration.DeadLetter(*letter[:7], size=len(letter.data)) for letter in found.letters]
+    return Answer(
+        administration.DeadLetters(letters, found.total, found.next), [letter.data for letter in found.letters]
+    )
 
 
-async def redrive(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:
+async def fetch_dead(service: Service, identity: Identity, asked: dead.FetchDead) -> Answer:
+    return Answer(*await service.fetch_dead(identity, asked))
+
+
+async def redrive(service: Service, identity: Identity, asked: administration.DeadChoice) -> Answer:
     count = await service.redrive(identity, asked.topic, asked.group, _partitions(asked), asked.offsets)
-    return Answer(messages.CountReply(count))
+    return Answer(administration.CountReply(count))
 
 
-async def discard(service: Service, identity: Identity, asked: messages.DeadChoice) -> Answer:
+async def discard(service: Service, identity: Identity, asked: administration.DeadChoice) -> Answer:
     count = await service.discard(identity, asked.topic, asked.group, _partitions(asked), asked.offsets)
-    return Answer(messages.CountReply(count))
+    return Answer(administration.CountReply(count))
 
 
-def _partitions(asked: messages.Peek | messages.ListDead | messages.DeadChoice) -> Sequence[int] | None:
+def _partitions(asked: messages.Peek | administration.ListDead | administration.DeadChoice) -> Sequence[int] | None:
     """One partition, or several that the asker knows to be led here; None: all."""
     return asked.partitions if asked.partition is None else [asked.partition]
 
@@ -284,6 +309,17 @@ async def scrub(service: Service, identity: Identity, asked: cluster.Scrub) -> A
     return Answer(cluster.ScrubProgress(*await service.scrub(identity, asked.start)))
 
 
+def plain(
+    serve: Callable[[Any, Identity, Any], Awaitable[Control]],
+) -> Callable[[Any, Identity, Any], Awaitable[Answer]]:
+    """A call that takes the request and gives the answer as they travel."""
+
+    async def call(service: Any, identity: Identity, asked: Any) -> Answer:
+        return Answer(await serve(service, identity, asked))
+
+    return call
+
+
 CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]] = {
     Command.METADATA: metadata,
     Command.OPEN_PRODUCER: open_producer,
@@ -304,6 +340,7 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
     Command.DROP_GROUP: drop_group,
     Command.SEEK: seek,
     Command.LIST_DEAD: list_dead,
+    Command.FETCH_DEAD: fetch_dead,
     Command.REDRIVE: redrive,
     Command.DISCARD: discard,
     Command.DESCRIBE_CLUSTER: describe_cluster,
@@ -311,18 +348,39 @@ CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]
     Command.CHANGE_CLUSTER: change_cluster,
     Command.RAFT_STATUS: raft_status,
     Command.SCRUB: scrub,
+    Command.PREPARE: plain(lambda service, identity, asked: service.prepare(identity, asked)),
+    Command.DISCARD_STAGES: plain(lambda service, identity, asked: service.discard_stages(identity, asked)),
+    Command.BEGIN: plain(lambda service, identity, asked: service.begin(identity, asked)),
+    Command.END: plain(lambda service, identity, asked: service.end(identity, asked)),
+    Command.LOOK: plain(lambda service, identity, asked: service.look(identity, asked)),
+    Command.CLAIM: plain(lambda service, identity, asked: service.claim(identity, asked)),
+    Command.LIST_TRANSACTIONS: plain(lambda service, identity, asked: service.list_transactions(identity, asked)),
+    Command.FORGET: plain(lambda service, identity, asked: service.forget(identity, asked)),
 }
 
 # These name the partitions they are about, and are for the broker that leads those: smart clients ask it, and are told
 # where it is when they err.
 AT_THE_LEADER: Final = frozenset(
-    {Command.OPEN_PRODUCER, Command.PUBLISH, Command.FETCH, Command.SETTLE, Command.RELEASE, Command.COMMIT}
+    {
+        Command.OPEN_PRODUCER,
+        Command.PUBLISH,
+        Command.FETCH,
+        Command.FETCH_DEAD,
+        Command.SETTLE,
+        Command.RELEASE,
+        Command.COMMIT,
+        Command.STAGE,
+        Command.PREPARE,
+        Command.DISCARD_STAGES,
+    }
 )
 _ABOUT_ITSELF: Final = frozenset({Command.SCRUB})
-_BESIDES: Final = frozenset({Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL})
-_BETWEEN_BROKERS: Final = frozenset({Command.PEER_INFO, Command.PROPOSE, Command.RAFT, Command.SNAPSHOT, Command.PULSE})
+_BESIDES: Final = frozenset({Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL, Command.STAGE})
+BETWEEN_BROKERS: Final = frozenset(
+    {Command.PEER_INFO, Command.PROPOSE, Command.RAFT, Command.SNAPSHOT, Command.PULSE, Command.REPORT}
+)
 
-assert set(CALLS) | _BESIDES | _BETWEEN_BROKERS == set(Command)
+assert set(CALLS) | _BESIDES | BETWEEN_BROKERS == set(Command)
 
 
 def server_of(service: Service, command: Command, control: Any, *, for_peer: bool) -> Service | Forwarder:

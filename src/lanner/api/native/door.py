@@ -1,8 +1,8 @@
 """The native door: one session for each connection, between the listener and the service.
 
-A publish is a future of the service with a callback on it: no task. Everything else runs as a task of its own. What
-one connection may have in hand is bounded, by count and by bytes; beyond that its requests wait in the order they
-came, and nothing more is read from it.
+A publish or a stage is a future of the service with a callback on it: no task. Everything else runs as a task of its
+own. What one connection may have in hand is bounded, by count and by bytes; beyond that its requests wait in the order
+they came, and nothing more is read from it.
 
 Leases whose reply cannot be sent are given back at once, without counting a delivery: nobody saw the messages.
 """
@@ -19,8 +19,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
-from lanner.api.native.calls import CALLS, polled, server_of, settle_items, settled
-from lanner.broker.desks.calls import Identity, PollResult, PublishResult, SettleItem
+from lanner.api.native.calls import BETWEEN_BROKERS, CALLS, polled, server_of, settle_items, settled
+from lanner.broker.desks.calls import Identity, PollResult, SettleItem
 from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
@@ -40,6 +40,7 @@ from lanner.wire.messages import (
     SettledItem,
     SettleKind,
 )
+from lanner.wire.staging import Staged
 
 if TYPE_CHECKING:
     from lanner.broker.forwarding.forwarder import Forwarder
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
 _PUBLISH: Final = Command.PUBLISH
-_BETWEEN_BROKERS: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.PEER_INFO, Command.PROPOSE})
-_RAFT, _PULSE, _SNAPSHOT = Command.RAFT, Command.PULSE, Command.SNAPSHOT
+_STAGE: Final = Command.STAGE
+_TAKEN: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.REPORT})  # without an answer
 # These may wait; without a client there is nobody to wait for.
-_LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE})
+_LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE, Command.LOOK})
 
 
 class NativeDoor:
@@ -215,12 +216,12 @@ class _Session:
         command = request.command
         if self._door.draining:
             self._link.fail(request, ServiceUnavailable("the broker is draining; ask another one"))
-        elif command is _PUBLISH:
-            self._publish(request)
+        elif command is _PUBLISH or command is _STAGE:
+            self._append(request)
         elif command is Command.PING:
             self._link.reply(request, _EMPTY)
         else:
-            if command in _BETWEEN_BROKERS:
+            if command in BETWEEN_BROKERS:
                 if self._peer is None or self._intake is None:
                     self._refuse_stranger(request)
                     return
@@ -273,8 +274,7 @@ class _Session:
 
     def _take(self, request: Request) -> bool:
         """What another broker wants no answer to; False: it does. Who says something impossible is hung up on."""
-        command = request.command
-        if command is not _RAFT and command is not _PULSE and command is not _SNAPSHOT:
+        if request.command not in _TAKEN:
             return False
         assert self._peer is not None and self._intake is not None, "greeted as another broker"
         if self._link.is_closing:
@@ -296,14 +296,17 @@ class _Session:
         if not self._link.fail(request, error):
             self._link.end(error)  # nobody waits for an answer to it
 
-    # ------------------------------------------------------------------ PUBLISH
+    # ------------------------------------------------------------------ PUBLISH and STAGE
 
-    def _publish(self, request: Request) -> None:
+    def _append(self, request: Request) -> None:
         asked, size = request.control, len(request.bulk)
+        service, identity = self._service, self._identity
+        future: asyncio.Future[Any]
         try:
-            future = self._service.publish(
-                self._identity, asked.topic, asked.partition, request.bulk, asked.incarnation
-            )
+            if request.command is _STAGE:
+                future = service.stage(identity, asked, request.bulk)
+            else:
+                future = service.publish(identity, asked.topic, asked.partition, request.bulk, asked.incarnation)
         except LannerError as error:
             self._link.fail(request, error)
         except Exception as problem:
@@ -312,19 +315,22 @@ class _Session:
             self._inflight += 1
             self._inflight_bytes += size
             # The bulk is not kept: the service has copied what it needs.
-            kept = Request(_PUBLISH, request.correlation, asked, _NOTHING)
-            future.add_done_callback(partial(self._published, kept, size))
+            kept = Request(request.command, request.correlation, asked, _NOTHING)
+            future.add_done_callback(partial(self._appended, kept, size))
 
-    def _published(self, request: Request, size: int, future: asyncio.Future[PublishResult]) -> None:
+    def _appended(self, request: Request, size: int, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
             self._link.fail(request, ServiceUnavailable("the publish was given up; it may still take effect"))
         else:
             problem = future.exception()
-            if problem is None:
+            if problem is not None:
+                self._link.fail(request, _unexpected(request, problem))
+            elif request.command is _STAGE:
+                number, _, duplicate = future.result()
+                self._link.reply(request, Staged(number, duplicate))
+            else:
                 base_offset, count, append_ms, duplicate = future.result()
                 self._link.reply(request, Published(base_offset, append_ms, count, duplicate))
-            else:
-                self._link.fail(request, _unexpected(request, problem))
         self._finish(size)
 
     # ------------------------------------------------------------------ everything else

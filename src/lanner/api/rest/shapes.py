@@ -30,6 +30,8 @@ def _settings_schema() -> dict[str, Any]:
     }
     for name, choices in setting_choices().items():
         properties[name] = {"type": "string", "enum": list(choices), "default": defaults[name]}
+    group = {"type": "string", **NAME_SCHEMA}
+    properties["hold_for"] = {"type": "array", "items": group, "maxItems": limits.HOLD_GROUPS_MAX, "default": []}
     return {"properties": properties}
 
 
@@ -37,6 +39,8 @@ def _settings_schema() -> dict[str, Any]:
 _TEXT_MAX: Final = limits.MESSAGE_BYTES_MAX * 4 // 3 + 4
 _KEY_TEXT_MAX: Final = limits.KEY_BYTES_MAX * 4 // 3 + 4
 _MESSAGES_MAX: Final = limits.POLL_MESSAGES_MAX
+
+_PRIORITIES: Final = r"^([0-9]|low|normal|high)(,([0-9]|low|normal|high))*$"
 
 Name = Annotated[str, Meta(extra_json_schema=NAME_SCHEMA)]
 Text = Annotated[str, Meta(max_length=_TEXT_MAX)]
@@ -139,6 +143,13 @@ class AlterTopicRequest(Request, kw_only=True):
     settings: Settings
 
 
+class HoldOut(Shape, kw_only=True):
+    group: str
+    offset: int
+    behind: Annotated[int, Meta(description="Messages that it has not read yet.")]
+    held_bytes: int
+
+
 class TopicPartitionState(Shape, kw_only=True):
     id: int
     leader: str
@@ -148,6 +159,7 @@ class TopicPartitionState(Shape, kw_only=True):
     batches: int
     pinned_bytes: int
     depth: Annotated[dict[str, int], Meta(description="Messages held, by priority.")]
+    holds: Annotated[list[HoldOut], Meta(description="Groups that retention waits for.")] | UnsetType = UNSET
 
 
 class TopicReply(Shape, kw_only=True):
@@ -222,10 +234,18 @@ class MessageOut(Shape, kw_only=True):
     timestamp_ms: int
     deliver_at_ms: int | UnsetType = UNSET
     expires_at_ms: int | UnsetType = UNSET
+    flags: (
+        Annotated[list[Literal["delayed", "expired"]], Meta(description="Queue groups do not get it now, and why.")]
+        | UnsetType
+    ) = UNSET
 
 
 class ReadQuery(Request, kw_only=True):
     offset: Offset = 0
+    priorities: (
+        Annotated[str, Meta(pattern=_PRIORITIES, description="Only these: 0 to 9, low, normal, high; with commas.")]
+        | UnsetType
+    ) = UNSET
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
     wait_ms: WaitMs = 0
 
@@ -233,7 +253,7 @@ class ReadQuery(Request, kw_only=True):
 class HoleOut(Shape, kw_only=True):
     first_offset: int
     next_offset: int
-    reason: str
+    reason: Literal["retention", "malformed", "damaged"]
 
 
 class ReadReply(Shape, kw_only=True):
@@ -243,7 +263,7 @@ class ReadReply(Shape, kw_only=True):
     end_offset: int
     next_offset: int
     messages: list[MessageOut]
-    holes: Annotated[list[HoleOut], Meta(description="What is stored and does not decode.")] | UnsetType = UNSET
+    holes: Annotated[list[HoleOut], Meta(description="What cannot be read, and why.")] | UnsetType = UNSET
 
 
 # ------------------------------------------------------------------ /v1: groups

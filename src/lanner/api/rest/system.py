@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from lanner.api.rest.operations import Call, Raw
 from lanner.api.rest.shapes import HealthReply, NoBody, NoQuery
+from lanner.broker.tries import Figures
 from lanner.errors import ServiceUnavailable
 
 
@@ -71,7 +73,54 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
         f'lanner_rest_requests_total{{operation="{operation}",status="{status}"}} {count}'
         for (operation, status), count in sorted(call.door.requests.items())
     ]
+    lines += _of_transactions(call.service.transaction_figures)
     return Raw("text/plain; version=0.0.4; charset=utf-8", ("\n".join(lines) + "\n").encode())
+
+
+_TRANSACTION_FIGURES: Final = (
+    ("open", "gauge", "Commits that are under way, by this broker's copy of the metadata."),
+    ("remembered", "gauge", "Transactions of which is known what they have committed, likewise."),
+    ("forgotten", "gauge", "Transactions of which only a hash is left, likewise."),
+    ("staged_bytes", "gauge", "Staged where this broker leads, and not prepared."),
+    ("prepared_bytes", "gauge", "Prepared where this broker leads: they wait for an outcome."),
+    ("repeated_total", "counter", "Commits asked of this broker whose sequence was committed before."),
+    (
+        "reports_again_total",
+        "counter",
+        "Reports of this broker to the one that leads the metadata whose effect was late.",
+    ),
+    ("committed_total", "counter", "Commits, while this broker led the metadata."),
+)
+
+
+def _of_transactions(figures: Figures) -> list[str]:
+    lines = []
+    for name, kind, text in _TRANSACTION_FIGURES:
+        lines += [f"# HELP lanner_transactions_{name} {text}", f"# TYPE lanner_transactions_{name} {kind}"]
+        lines.append(f"lanner_transactions_{name} {getattr(figures, name.removesuffix('_total'))}")
+    lines += [
+        "# HELP lanner_transactions_aborted_total Aborts by reason, while this broker led the metadata.",
+        "# TYPE lanner_transactions_aborted_total counter",
+        *(
+            f'lanner_transactions_aborted_total{{reason="{reason}"}} {count}'
+            for reason, count in figures.aborted.items()
+        ),
+        "# HELP lanner_transactions_oldest_seconds How long the oldest commit waits, where the metadata is led.",
+        "# TYPE lanner_transactions_oldest_seconds gauge",
+        f'lanner_transactions_oldest_seconds{{waits_for="outcome"}} {figures.undecided_ms / 1_000}',
+        f'lanner_transactions_oldest_seconds{{waits_for="visibility"}} {figures.unconfirmed_ms / 1_000}',
+    ]
+    for name, text, total_ms, count in (
+        ("outcome", "From the beginning of a commit to its record", figures.outcome_ms, figures.committed),
+        ("visible", "From there until every partition shows it", figures.visible_ms, figures.visible),
+    ):
+        lines += [
+            f"# HELP lanner_transactions_{name}_seconds {text}, while this broker led the metadata.",
+            f"# TYPE lanner_transactions_{name}_seconds summary",
+            f"lanner_transactions_{name}_seconds_sum {total_ms / 1_000}",
+            f"lanner_transactions_{name}_seconds_count {count}",
+        ]
+    return lines
 
 
 def software_version() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
@@ -12,6 +12,7 @@ from lanner.api.rest.operations import Call, Prepared
 from lanner.api.rest.shapes import (
     AlterTopicRequest,
     CreateTopicRequest,
+    HoldOut,
     HoleOut,
     MessageOut,
     NoBody,
@@ -30,11 +31,15 @@ from lanner.batch import decode
 from lanner.broker.desks.calls import FetchedBatch, FetchResult, TopicResult
 from lanner.broker.desks.delivery import raw_bytes
 from lanner.broker.desks.fitting import Room
-from lanner.broker.desks.unpacking import MALFORMED
 from lanner.errors import MalformedBatch
-from lanner.model import Message, check_name
+from lanner.model import FLAG_DELAYED, FLAG_EXPIRED, Message, check_name, message_flags, parse_priority
+from lanner.net.clock import now_ms
 
 _READ_BYTES_MAX = limits.MIB
+_FLAGS: Final[tuple[tuple[int, Literal["delayed", "expired"]], ...]] = (
+    (FLAG_DELAYED, "delayed"),
+    (FLAG_EXPIRED, "expired"),
+)
 
 
 async def list_topics_v1(call: Call[NoBody, NoQuery]) -> TopicsReply:
@@ -78,8 +83,12 @@ async def topic_offsets(call: Call[NoBody, TimeQuery]) -> OffsetsReply:
 
 async def read_partition(call: Call[NoBody, ReadQuery]) -> Prepared:
     query = call.query
+    lanes = 0
+    if not isinstance(query.priorities, UnsetType):
+        for priority in query.priorities.split(","):
+            lanes |= 1 << parse_priority(priority)
     fetched = await call.service.fetch(
-        call.identity, call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms
+        call.identity, call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms, lanes=lanes
     )
     return Prepared(lambda: _read(call, fetched), sum([raw_bytes(one.data) for one in fetched.batches]))
 
@@ -93,10 +102,9 @@ def _read(call: Call[NoBody, ReadQuery], fetched: FetchResult) -> ReadReply:
     for batch in fetched.batches:
         end_offset = batch.base_offset + batch.count
         try:
-            found = messages_of(call.topic, call.partition, batch)
+            found = messages_of(call.topic, call.partition, batch, fetched.time_ms or now_ms())
         except MalformedBatch:
-            first_offset = max(batch.base_offset, query.offset)
-            holes.append(HoleOut(first_offset=first_offset, next_offset=end_offset, reason=MALFORMED))
+            holes.append(_hole(max(batch.base_offset, query.offset), end_offset, "malformed"))
             continue
         fitting = _fitting(
             [message for message in found if message.offset >= query.offset], room, query.limit - len(messages)
@@ -105,6 +113,8 @@ def _read(call: Call[NoBody, ReadQuery], fetched: FetchResult) -> ReadReply:
         if fitting.next_offset is not None:
             next_offset = fitting.next_offset
             break
+    holes += [_hole(first, end, "retention") for first, end in fetched.holes if first < next_offset]
+    holes += [_hole(first, end, "damaged") for first, end in fetched.damaged if first < next_offset]
     return ReadReply(
         topic=call.topic,
         partition=call.partition,
@@ -112,8 +122,12 @@ def _read(call: Call[NoBody, ReadQuery], fetched: FetchResult) -> ReadReply:
         end_offset=fetched.end_offset,
         next_offset=next_offset,
         messages=messages,
-        holes=holes or UNSET,
+        holes=sorted(holes, key=lambda hole: hole.first_offset) or UNSET,
     )
+
+
+def _hole(first_offset: int, next_offset: int, reason: Literal["retention", "malformed", "damaged"]) -> HoleOut:
+    return HoleOut(first_offset=first_offset, next_offset=next_offset, reason=reason)
 
 
 class _Fitting(NamedTuple):
@@ -130,11 +144,12 @@ def _fitting(messages: Sequence[Message], room: Room, limit: int) -> _Fitting:
     return _Fitting(messages, None)
 
 
-def messages_of(topic: str, partition: int, fetched: FetchedBatch) -> list[Message]:
+def messages_of(topic: str, partition: int, fetched: FetchedBatch, read_ms: int) -> list[Message]:
     """The messages of a fetched batch, in offset order."""
     batch = decode(fetched.data)
     values, keys, headers = batch.values(), batch.keys(), batch.headers()
     positions = batch.positions if batch.positions is not None else range(batch.count)
+    flags = message_flags(batch.header.deliver_at_ms, batch.header.expires_at_ms, read_ms)
     return [
         Message(
             topic=topic,
@@ -147,6 +162,7 @@ def messages_of(topic: str, partition: int, fetched: FetchedBatch) -> list[Messa
             timestamp_ms=fetched.append_ms,
             deliver_at_ms=batch.header.deliver_at_ms,
             expires_at_ms=batch.header.expires_at_ms,
+            flags=flags,
         )
         for place, position in enumerate(positions)
     ]
@@ -170,6 +186,7 @@ def shown(message: Message) -> MessageOut:
         timestamp_ms=message.timestamp_ms,
         deliver_at_ms=message.deliver_at_ms or UNSET,
         expires_at_ms=message.expires_at_ms or UNSET,
+        flags=[name for flag, name in _FLAGS if message.flags & flag] or UNSET,
     )
 
 
@@ -188,6 +205,7 @@ def _described(known: TopicResult) -> TopicReply:
                 batches=state.batches,
                 pinned_bytes=state.pinned_bytes,
                 depth={str(priority): count for priority, count in state.depth.items()},
+                holds=[HoldOut(**hold._asdict()) for hold in state.holds] or UNSET,
             )
             for state in known.partitions
         ],

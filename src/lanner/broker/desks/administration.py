@@ -21,7 +21,7 @@ from lanner.broker.desks.checks import check_number
 from lanner.broker.desks.desk import Desk
 from lanner.broker.desks.routes import BrokerRoute, TopicRoute
 from lanner.broker.replicas.replica import Replica
-from lanner.cluster import Topic, encode_alter_topic, encode_create_topic, encode_delete_topic
+from lanner.cluster import Topic, check_settings, encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import (
     DeadlineExceeded,
     GroupNotFound,
@@ -61,6 +61,7 @@ class Administration(Desk):
 
         Under its id the create is known when it is asked again, here or at another broker."""
         self._admit(identity, "administer", name)
+        check_settings(settings, self._engine.feature_level)
         given = {"partitions": self._node.settings.default_partitions, **settings}
         created_ms = self._node.now_ms()
         known = self._engine.feature_level >= features.IDENTITIES
@@ -83,6 +84,7 @@ class Administration(Desk):
 
     async def change_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> None:
         self._admit(identity, "administer", name)
+        check_settings(settings, self._engine.feature_level)
         self._topic(name).settings.changed(settings)
         await self._change_cluster(encode_alter_topic(name, dict(settings), self._node.now_ms()))
         await self._served(name)
@@ -157,6 +159,7 @@ class Administration(Desk):
                     machine.batch_count,
                     machine.pinned_bytes,
                     machine.lane_depths(),
+                    machine.holds(found.settings),
                 )
             )
         return TopicResult(found.name, found.incarnation, found.settings.to_dict(), states)
@@ -329,4 +332,6 @@ class Administration(Desk):
             "broker": self._routes.name_of(self.node_id),
             "leader_broker": self._routes.name_of(route.leader) if route.leader else "",
             "replicas": names,
+            "staged_bytes": replica.partition.staged_bytes,
+            "prepared_bytes": replica.partition.prepared_bytes,
         }

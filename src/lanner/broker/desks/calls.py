@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from lanner.cluster import PartitionRow, Progress
 from lanner.model import PRIORITY_NORMAL, Message
-from lanner.partition import Appended
+from lanner.partition import Appended, HoldState
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,10 @@ class FetchResult(NamedTuple):
     batches: Sequence[FetchedBatch]
     incarnation: int
     damaged: Sequence[tuple[int, int]] = ()  # first and next offset of batches of which no whole copy is left
+    lanes: int = 0  # bit n: only batches of priority n were looked for; 0: all
+    holes: Sequence[tuple[int, int]] = ()  # first and next offset of what retention took
+    follower: bool = False  # a follower answers: end_offset is where it ends, the log may go on
+    time_ms: int = 0  # of the broker that read: what is delayed and what has expired
 
 
 PublishResult = Appended  # where a batch went, as the partition itself says it
@@ -124,6 +128,7 @@ class PartitionStateResult(NamedTuple):
     batches: int
     pinned_bytes: int
     depth: Mapping[int, int]
+    holds: Sequence[HoldState] = ()  # groups that retention waits for
 
 
 class TopicResult(NamedTuple):
@@ -177,6 +182,15 @@ class OffsetsResult(NamedTuple):
     first_offset: int
     end_offset: int
     at_time: int
+    at_bytes: int = -1
+
+
+class ByteCount(NamedTuple):
+    """How far so many bytes from an offset on reach."""
+
+    starts: Mapping[int, int]  # by partition
+    max_bytes: int
+    lanes: int = 0  # bit n: priority n; 0: all
 
 
 PlanResult = Progress  # how far a plan is, as the metadata says it

@@ -109,7 +109,7 @@ class Consumption(Desk):
 
     def was_repeated(self, group: str, member: str, sequence: int, call: int) -> bool:
         """Whether a poll was asked again after this call of it. Then its leases are not released when the answer to
-        this call cannot be sent: whoever asked again has them."""
+        this call cannot be sent: the call that was asked again has them."""
         return self._polling.was_repeated(group, member, sequence, call)
 
     async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:

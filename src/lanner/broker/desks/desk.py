@@ -19,6 +19,7 @@ from lanner.broker.desks.routes import Routes
 from lanner.broker.desks.unpacking import Unpacking
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
+from lanner.broker.tries import Figures
 from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import (
     DeadlineExceeded,
@@ -62,7 +63,7 @@ class Desk:
     @property
     def stopped_partitions(self) -> dict[str, str]:
         """Partitions whose replica on this broker met a record of a newer release, and cannot go on."""
-        return self._node.stopped_partitions
+        return self._node.outages.stopped
 
     @property
     def disk_figures(self) -> dict[str, int]:
@@ -73,6 +74,11 @@ class Desk:
             "scrub_passes": scrubbing.passes,
             "damaged": len(self._node.engine.damages),
         }
+
+    @property
+    def transaction_figures(self) -> Figures:
+        """What there is to tell of transactions here."""
+        return self._node.tries.figures(self._node.now_ms())
 
     @property
     def ready(self) -> bool:
@@ -112,7 +118,7 @@ class Desk:
         self._questions.wake_all()
 
     def admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
-        """For whoever forwards: the one check."""
+        """For the forwarder: the one check."""
         self._admit(identity, action, topic)
 
     def _admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
@@ -144,7 +150,7 @@ class Desk:
         return topic
 
     def find_topic(self, name: str, incarnation: int = 0) -> Topic:
-        """For whoever forwards: the topic, as this broker knows it."""
+        """For the forwarder: the topic, as this broker knows it."""
         return self._topic(name, incarnation)
 
     def check_partitions(self, topic: Topic, partitions: Sequence[int] | None) -> list[int]:

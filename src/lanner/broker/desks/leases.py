@@ -18,7 +18,7 @@ from lanner.broker.desks.fitting import Room
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
 from lanner.errors import MalformedBatch
-from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, Lease, PollAnswer
+from lanner.partition import BatchRef, Lease, PollAnswer, batch_start
 
 _INLINE_MESSAGES_MAX: Final = 16  # so few are cut out of a decoded batch faster than a thread can be asked to
 _INLINE_BYTES_MAX: Final = 256 * limits.KIB  # unless the batch is so large that some of them may be, too
@@ -90,7 +90,7 @@ class LeaseReader:
             if payload is None:
                 found.append(None)
                 continue
-            whole = _leased_batch(portion, memoryview(payload)[APPEND_PREFIX_BYTES:])
+            whole = _leased_batch(portion, memoryview(payload)[batch_start(payload) :])
             count = sum([lease.count for lease in portion.leases])
             wasted = ref.size * (ref.count - count) // ref.count
             if count * 2 >= ref.count or (

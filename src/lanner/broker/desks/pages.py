@@ -21,7 +21,7 @@ from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
 from lanner.errors import LannerError, MalformedBatch
 from lanner.model import LANES, Looked, LookPlace, Message
-from lanner.partition import APPEND_PREFIX_BYTES, BatchRef, DeadEntry
+from lanner.partition import BatchRef, DeadEntry, batch_start
 
 _CHUNK_BYTES: Final = limits.MIB  # of stored batches that are read together
 _LETTER_BYTES: Final = 200  # of a dead letter besides its message: reason, times, numbers
@@ -152,7 +152,7 @@ def _shown(
             return messages, _Stop(max(ref.base_offset, first_offset))
         if payload is None:
             continue  # retention took it since the look at the lane
-        data = memoryview(payload)[APPEND_PREFIX_BYTES:]
+        data = memoryview(payload)[batch_start(payload) :]
         try:
             decoded = batch.decode(data)
         except MalformedBatch:
@@ -175,7 +175,7 @@ def _letters(partition: int, entries: Sequence[DeadEntry], payload: bytes | None
     decoded: batch.Batch | None = None
     if payload is not None:
         try:
-            decoded = batch.decode(memoryview(payload)[APPEND_PREFIX_BYTES:])
+            decoded = batch.decode(memoryview(payload)[batch_start(payload) :])
         except MalformedBatch:
             decoded = None  # it is listed without its message
     letters: list[DeadLetterResult] = []
@@ -186,7 +186,7 @@ def _letters(partition: int, entries: Sequence[DeadEntry], payload: bytes | None
                 data = decoded.extract([entry.offset - entry.ref.base_offset])
             except LannerError:
                 data = b""
-        # Compressed, a message may be small and unfold into a megabyte at whoever shows it.
+        # Compressed, a message may be small and unfold into a megabyte where it is shown.
         size = (max(len(data), batch.read_header(data).raw_length) if data else 0) + _LETTER_BYTES
         if not room.has(size) and not room.is_empty:
             break

@@ -12,7 +12,7 @@ from lanner.broker.desks.calls import Identity, NewMessage, PublishResult, Store
 from lanner.broker.desks.desk import Desk
 from lanner.broker.desks.publishing import group_messages
 from lanner.broker.replicas.replica import Replica
-from lanner.cluster import encode_allocate_producers
+from lanner.cluster import Topic, encode_allocate_producers
 from lanner.errors import (
     LannerError,
     MessageTooLarge,
@@ -41,8 +41,13 @@ class Publications(Desk):
         replica = self._replica(found, partition)
         header = batch.verify(data)
         self._check_publish(found.settings, replica, header)
-        future: asyncio.Future[PublishResult] = self._loop.create_future()
-        payload = encode_append(self._node.now_ms(), data)
+        return self._append(found, partition, replica, encode_append(self._node.now_ms(), data), header)
+
+    def _append(
+        self, topic: Topic, partition: int, replica: Replica, payload: bytes, header: batch.Header
+    ) -> asyncio.Future[Any]:
+        """Propose a batch to its partition; the future is done when it has applied."""
+        future: asyncio.Future[Any] = self._loop.create_future()
         headers = self._engine.headers
 
         def applied(result: Any) -> None:
@@ -50,20 +55,39 @@ class Publications(Desk):
             if future.done():
                 return
             if isinstance(result, LannerError):
-                # Stored or not: under the same producer sequence, the next leader answers with the first result.
-                future.set_exception(self._lost(found, partition) if isinstance(result, NotLeader) else result)
+                # Stored or not: under the same names, the next leader answers with the first result.
+                future.set_exception(self._lost(topic, partition) if isinstance(result, NotLeader) else result)
             else:
                 future.set_result(result)
 
         try:
             self._engine.propose(replica.set_id, payload, applied)
         except NotLeader:  # it is being handed over
-            raise self._routes.not_leader(found, partition) from None
+            raise self._routes.not_leader(topic, partition) from None
         headers.know(payload, header)
         self._node.kick()
         return future
 
     def _check_publish(self, settings: TopicSettings, replica: Replica, header: batch.Header) -> None:
+        self._check_room(settings, replica, header)
+        if settings.max_bytes and settings.full_policy is FullPolicy.REJECT:
+            # What is prepared has its room; what is merely staged stops nobody.
+            held = replica.partition.stored_bytes + replica.partition.prepared_bytes
+            if held + header.length > settings.max_bytes:
+                raise TopicFull(
+                    f"the partition holds {held} of {settings.max_bytes} bytes",
+                    retry_after_ms=_FULL_RETRY_MS,
+                )
+
+        elif settings.hold_for and replica.partition.hold_refuses(settings, header.length, self._node.now_ms()):
+            raise TopicFull(
+                f"the partition has {replica.partition.stored_bytes} of {settings.max_bytes} bytes, and the oldest are "
+                f"held for {', '.join(settings.hold_for)}: let that read on, or set hold_full=release",
+                retry_after_ms=_FULL_RETRY_MS,
+            )
+
+    def _check_room(self, settings: TopicSettings, replica: Replica, header: batch.Header) -> None:
+        """Whether the broker can take this batch now, whatever the topic holds."""
         if self._node.storage_full:
             raise StorageFull(retry_after_ms=_FULL_RETRY_MS)
         if header.length > limits.BATCH_BYTES_MAX:
@@ -79,13 +103,6 @@ class Publications(Desk):
             or self._engine.unapplied_bytes + header.length > limits.UNCOMMITTED_BYTES_MAX_PER_BROKER * share
         ):
             raise Overloaded(retry_after_ms=_OVERLOADED_RETRY_MS)
-        if settings.max_bytes and settings.full_policy is FullPolicy.REJECT:
-            partition = replica.partition
-            if partition.stored_bytes + header.length > settings.max_bytes:
-                raise TopicFull(
-                    f"the partition holds {partition.stored_bytes} of {settings.max_bytes} bytes",
-                    retry_after_ms=_FULL_RETRY_MS,
-                )
 
     async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
         """Publish messages one by one given, as few batches; where each went, in the order given."""

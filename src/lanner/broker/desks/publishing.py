@@ -31,7 +31,7 @@ class Router:
             return batch.partition_for_key(message.key, partitions)
         if message.dedup_id:
             return batch.partition_for_key(message.dedup_id, partitions)
-        # Whoever does not mind where it goes does not wait for a partition that nobody leads.
+        # A caller that does not mind where it goes does not wait for a partition that nobody leads.
         led = (number % partitions for number in range(turn, turn + partitions) if is_led(number % partitions))
         return next(led, turn % partitions)
 

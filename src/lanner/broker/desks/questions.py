@@ -1,7 +1,7 @@
 """Questions to partitions, and waiting for their news.
 
 A question goes to a partition that is led here and comes back with the decision behind its answer. When leadership
-is lost meanwhile, everybody who waits is woken and told so; whoever asks again is sent to the right broker.
+is lost meanwhile, everybody who waits is woken and told so; a caller that asks again is sent to the right broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Questions:
     ) -> tuple[Any, int]:
         """Put a question to a partition; its answer and the index of the decision behind it.
 
-        `when_unheard` gets a good answer when whoever asked has gone while it was decided.
+        `when_unheard` gets a good answer when the caller has gone while it was decided.
         """
         future: asyncio.Future[tuple[Any, int]] = self._loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Who leads what, and where they are reached: what a broker tells whoever asked the wrong one.
+"""Who leads what, and where they are reached: what a broker tells a caller that asked the wrong one.
 
 Everything here is a look at the metadata and at what the node has heard; nothing waits and nothing is decided. A hint
 may be out of date by the time it is used, so it never does more than save somebody a detour.

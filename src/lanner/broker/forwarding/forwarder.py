@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
 from lanner.broker.desks.calls import (
+    ByteCount,
     DeadLettersResult,
     DeadPlace,
     FetchResult,
@@ -28,6 +29,8 @@ from lanner.broker.forwarding.cluster import ForwardedOverview
 from lanner.broker.forwarding.merging import merged_letters, merged_looks
 from lanner.broker.forwarding.polls import ForwardedPolls
 from lanner.broker.forwarding.publishes import ForwardedPublishes
+from lanner.broker.forwarding.staging import ForwardedStaging
+from lanner.broker.tries import Figures
 from lanner.errors import GroupNotFound, ValidationError
 from lanner.model import Looked, LookPlace
 
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 FETCHES_WAITING_MAX: Final = 256
 
 
-class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
+class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview, ForwardedStaging):
     """The service of the whole cluster, asked on this broker."""
 
     def __init__(self, service: Service, node: Node, routes: Routes) -> None:
@@ -91,6 +94,11 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         found: dict[str, int] = self._service.disk_figures
         return found
 
+    @property
+    def transaction_figures(self) -> Figures:
+        found: Figures = self._service.transaction_figures
+        return found
+
     async def in_reader(self, work: Callable[[], Any]) -> Any:
         """Run what takes a while, such as making a large reply, in a reader thread."""
         return await self._node.in_reader(work)
@@ -118,13 +126,14 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         max_bytes: int = limits.MIB,
         wait_ms: int = 0,
         incarnation: int = 0,
+        lanes: int = 0,
     ) -> FetchResult:
         if self._fetches >= FETCHES_WAITING_MAX:
-            wait_ms = 0  # another broker holds only so many of ours: whoever asks comes again
+            wait_ms = 0  # another broker holds only so many of ours: the caller comes again
 
         async def fetch(service: Any) -> FetchResult:
             found: FetchResult = await service.fetch(
-                identity, topic, partition, offset, max_bytes, wait_ms, incarnation
+                identity, topic, partition, offset, max_bytes, wait_ms, incarnation, lanes
             )
             return found
 
@@ -182,10 +191,15 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview):
         return dict(sorted(item for answer in answers for item in answer.items()))
 
     async def offsets(
-        self, identity: Identity, topic: str, time_ms: int = -1, partitions: Sequence[int] | None = None
+        self,
+        identity: Identity,
+        topic: str,
+        time_ms: int = -1,
+        partitions: Sequence[int] | None = None,
+        counting: ByteCount | None = None,
     ) -> tuple[int, list[OffsetsResult]]:
         answers = await self.spread(
-            topic, partitions, lambda service, mine: service.offsets(identity, topic, time_ms, mine)
+            topic, partitions, lambda service, mine: service.offsets(identity, topic, time_ms, mine, counting)
         )
         found = sorted(item for _, items in answers for item in items)
         return max(incarnation for incarnation, _ in answers), found

@@ -7,7 +7,7 @@ goes away meanwhile leaves nothing behind.
 
 - A poll never waits at a broker: it takes what is there. So it is short, and runs to its end even if its caller goes;
   what it leased then is released, uncounted.
-- A poll whose answer was lost is repeated under its own member and sequence, at whoever leads by then: the same leases
+- A poll whose answer was lost is repeated under its own member and sequence, at the present leader: the same leases
   come back.
 - What was taken at one broker is returned, whatever happens at the others.
 """
@@ -307,7 +307,7 @@ class ForwardedPolls(ForwardedSettles):
             raise
 
     async def _repeat(self, topic: Topic, taken: _Taken) -> LannerError | None:
-        """Ask again for what was leased under a sequence whose answer was lost, at whoever leads there now."""
+        """Ask again for what was leased under a sequence whose answer was lost, at the present leader."""
         unheard, taken.unheard = taken.unheard, []
         wanted = taken.wanted
         missing: LannerError | None = None

@@ -1,7 +1,7 @@
 """The service of another broker: the same calls, asked over its peer link.
 
 Every call names its partitions, and the other broker serves them itself or refuses (NotLeader): one hop, never two.
-What it answers comes back as the values that the service here would give, so whoever asks need not know where the
+What it answers comes back as the values that the service here would give, so the caller need not know where the
 partition was led. Nothing is repeated here: who asks again, where and how long is decided above.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from lanner import limits
 from lanner.broker.desks.calls import (
+    ByteCount,
     DeadLetterResult,
     DeadLettersResult,
     DeadPlace,
@@ -31,9 +32,10 @@ from lanner.broker.desks.calls import (
     SettleResult,
     TopicResult,
 )
-from lanner.errors import BadGateway, ConnectionLost, DeadlineExceeded
+from lanner.errors import BadGateway, ConnectionLost, DeadlineExceeded, NotSupported
 from lanner.model import Looked, LookPlace, Message
-from lanner.wire import cluster, messages
+from lanner.partition import HoldState
+from lanner.wire import administration, cluster, messages, staging
 from lanner.wire.messages import Command, Control
 
 CALL_TIMEOUT_MS: Final = 5_000
@@ -94,7 +96,7 @@ class RemoteService:
             async with patience:
                 return await peers.call(self._node_id, command, control, bulk, timeout_ms=self._timeout_ms + wait_ms)
         except (ConnectionLost, DeadlineExceeded) as error:
-            # Whoever waits for the answer wants to know which broker did not give it.
+            # The caller that waits for the answer wants to know which broker did not give it.
             raise self._silence(error.message) from error
         except TimeoutError:
             raise self._silence("it has gone silent") from None
@@ -173,17 +175,31 @@ class RemoteService:
         max_bytes: int = limits.MIB,
         wait_ms: int = 0,
         incarnation: int = 0,
+        lanes: int = 0,
     ) -> FetchResult:
-        asked = messages.Fetch(topic, partition, offset, max_bytes, wait_ms, incarnation)
+        asked = messages.Fetch(topic, partition, offset, max_bytes, wait_ms, incarnation, lanes)
         reply = await self._call(Command.FETCH, asked, wait_ms=wait_ms)
         found = reply.control
+        if found.lanes != lanes:
+            raise NotSupported(
+                f"the broker that leads {topic}/{partition} cannot read some priorities only: upgrade it"
+            )
         pieces = _cut(reply.bulk, (item.size for item in found.batches))
         batches = [
             FetchedBatch(item.base_offset, item.count, item.append_ms, data)
             for item, data in zip(found.batches, pieces, strict=True)
         ]
         return FetchResult(
-            found.first_offset, found.end_offset, found.next_offset, batches, found.incarnation, found.damaged
+            found.first_offset,
+            found.end_offset,
+            found.next_offset,
+            batches,
+            found.incarnation,
+            found.damaged,
+            found.lanes,
+            found.holes,
+            found.follower,
+            found.time_ms,
         )
 
     async def peek(
@@ -234,17 +250,27 @@ class RemoteService:
         return found
 
     async def offsets(
-        self, identity: Identity, topic: str, time_ms: int, partitions: Sequence[int]
+        self,
+        identity: Identity,
+        topic: str,
+        time_ms: int,
+        partitions: Sequence[int],
+        counting: ByteCount | None = None,
     ) -> tuple[int, list[OffsetsResult]]:
-        found = (await self._call(Command.OFFSETS, messages.Offsets(topic, time_ms, list(partitions)))).control
+        asked = messages.Offsets(topic, time_ms, list(partitions))
+        if counting is not None:
+            starts, max_bytes, lanes = counting
+            asked = messages.Offsets(topic, time_ms, list(partitions), dict(starts), max_bytes, lanes)
+        found = (await self._call(Command.OFFSETS, asked)).control
         return found.incarnation, [
-            OffsetsResult(item.partition, item.first_offset, item.end_offset, item.at_time) for item in found.partitions
+            OffsetsResult(item.partition, item.first_offset, item.end_offset, item.at_time, item.at_bytes)
+            for item in found.partitions
         ]
 
     # ------------------------------------------------------------------ topics and groups
 
     async def topic(self, identity: Identity, name: str, partitions: Sequence[int]) -> TopicResult:
-        found = (await self._call(Command.DESCRIBE_TOPIC, messages.TopicName(name, list(partitions)))).control
+        found = (await self._call(Command.DESCRIBE_TOPIC, administration.TopicName(name, list(partitions)))).control
         states = [
             PartitionStateResult(
                 part.id,
@@ -255,18 +281,21 @@ class RemoteService:
                 part.batches,
                 part.pinned_bytes,
                 part.depth,
+                [HoldState(hold.group, hold.offset, hold.behind, hold.held_bytes) for hold in part.holds],
             )
             for part in found.partitions
         ]
         return TopicResult(found.name, found.incarnation, found.settings, states)
 
     async def groups(self, identity: Identity, topic: str, partitions: Sequence[int]) -> list[str]:
-        asked = messages.TopicName(topic, list(partitions))
+        asked = administration.TopicName(topic, list(partitions))
         names: list[str] = (await self._call(Command.LIST_GROUPS, asked)).control.groups
         return names
 
     async def group(self, identity: Identity, topic: str, group: str, partitions: Sequence[int]) -> GroupResult:
-        found = (await self._call(Command.DESCRIBE_GROUP, messages.GroupName(topic, group, list(partitions)))).control
+        found = (
+            await self._call(Command.DESCRIBE_GROUP, administration.GroupName(topic, group, list(partitions)))
+        ).control
         states = [
             GroupPartitionResult(
                 part.partition,
@@ -284,7 +313,7 @@ class RemoteService:
         return GroupResult(found.topic, found.group, found.kind, states)
 
     async def drop_group(self, identity: Identity, topic: str, group: str, partitions: Sequence[int]) -> None:
-        await self._call(Command.DROP_GROUP, messages.GroupName(topic, group, list(partitions)))
+        await self._call(Command.DROP_GROUP, administration.GroupName(topic, group, list(partitions)))
 
     async def seek(
         self,
@@ -299,7 +328,7 @@ class RemoteService:
     ) -> None:
         where = None if offsets is None else dict(offsets)
         chosen = None if partitions is None else list(partitions)
-        await self._call(Command.SEEK, messages.Seek(topic, group, where, time_ms, to, chosen))
+        await self._call(Command.SEEK, administration.Seek(topic, group, where, time_ms, to, chosen))
 
     async def dead_letters(
         self,
@@ -311,7 +340,7 @@ class RemoteService:
         limit: int,
         after: DeadPlace | None = None,
     ) -> DeadLettersResult:
-        asked = messages.ListDead(topic, group, None, start_offset, limit, list(partitions), after)
+        asked = administration.ListDead(topic, group, None, start_offset, limit, list(partitions), after)
         reply = await self._call(Command.LIST_DEAD, asked)
         found = reply.control
         pieces = _cut(reply.bulk, (letter.size for letter in found.letters))
@@ -344,7 +373,7 @@ class RemoteService:
         self, command: Command, topic: str, group: str, partitions: Sequence[int], offsets: Sequence[int] | None
     ) -> int:
         chosen = None if offsets is None else list(offsets)
-        asked = messages.DeadChoice(topic, group, None, chosen, list(partitions))
+        asked = administration.DeadChoice(topic, group, None, chosen, list(partitions))
         count: int = (await self._call(command, asked)).control.count
         return count
 
@@ -365,6 +394,10 @@ class RemoteService:
             for replica in part.replicas
             if replica.lag is not None
         }
+
+    async def list_transactions(self, identity: Identity, asked: staging.ListTransactions) -> staging.TransactionList:
+        found: staging.TransactionList = (await self._call(Command.LIST_TRANSACTIONS, asked)).control
+        return found
 
     async def applied_index(self) -> int:
         """How far the other broker's copy of the metadata has come."""

@@ -1,8 +1,8 @@
 """A call over the partitions of a topic, wherever they are led: asked where each is, put together, repeated where
 somebody did not answer.
 
-Each broker is asked once for all its partitions, all brokers at the same time. Whoever turns out not to lead says who
-does; whoever does not answer is asked again after a pause, until the deadline. What was answered is never asked twice.
+Each broker is asked once for all its partitions, all brokers at the same time. One that turns out not to lead says who
+does; one that does not answer is asked again after a pause, until the deadline. What was answered is never asked twice.
 At the deadline the caller is told the truth about what is missing: nobody leads it (NotLeader), or which broker did not
 answer (BadGateway).
 """
@@ -202,7 +202,7 @@ class Spreading:
     # ------------------------------------------------------------------ what goes on without its caller
 
     def spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
-        """Something that goes on when whoever asked for it has gone."""
+        """Something that goes on when the caller that asked for it has gone."""
         task = asyncio.ensure_future(work)
         assert isinstance(task, asyncio.Task)
         self._background.add(task)

@@ -1,8 +1,8 @@
 """Long glances at other brokers, shared by everybody here who waits for the same.
 
 A hundred callers that wait for news of one group cost one request at each broker, not a hundred. A request is never
-taken back, because the other broker would go on serving it: it runs to its end, which is never far, and serves whoever
-has joined meanwhile.
+taken back, because the other broker would go on serving it: it runs to its end, which is never far, and serves those
+who have joined meanwhile.
 """
 
 from __future__ import annotations

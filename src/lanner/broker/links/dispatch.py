@@ -74,9 +74,8 @@ class Dispatch:
             self._engine.sending.retry(parcel)
             return
         except StorageDamaged as error:
-            for stored, _ in parcel.wanted:
-                if stored.location[:2] == (error.details.get("file"), error.details.get("offset")):
-                    self._engine.damages.note(parcel.head.set_id, stored.index, error)
+            for index in parcel.damaged(error):
+                self._engine.damages.note(parcel.head.set_id, index, error)
             self._engine.sending.failed(parcel)
             return
         except (LannerError, OSError) as error:

@@ -4,7 +4,7 @@ The danger is two clusters that take themselves for one, or a disk that lost its
 
 - *One broker founds.* The one at the first of the seeds gathers who the others are, records the list of founders with a
   fresh cluster id, and only then starts. Every other founder records the same list, verbatim, before it votes.
-- *Nobody founds what exists.* Whoever meets a recorded list with itself in it takes that one; whoever is not in it (its
+- *Nobody founds what exists.* Who meets a recorded list with itself in it takes that one; who is not in it (its
   disk is new) joins instead, and gets a replica id of its own that never voted before.
 - *The record decides.* Once it is there, seeds and addresses to join are not looked at again.
 - *A newcomer is told who is there now.* The founders may all be gone; their list only says with whom the log began.
@@ -221,7 +221,7 @@ class Search:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     async def join(self, addresses: Sequence[str]) -> Founding:
-        """Have a running cluster take this broker in; whoever answers may name others, who are asked as well."""
+        """Have a running cluster take this broker in; those who answer may name others, who are asked as well."""
         asked = [address for address in dict.fromkeys(addresses) if address != self._own_address]
         while True:
             problems: list[str] = []

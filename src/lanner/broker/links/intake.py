@@ -2,7 +2,7 @@
 
 Frames of Raft messages, pieces of snapshots and pulses are taken as they come, in the turn of the loop in which they
 came, without a task and without an answer. Questions are answered. Everything is judged first: a message that does not
-decode ends its connection, because whoever sent it cannot be trusted with the next one; a message for a replica that is
+decode ends its connection, because its sender cannot be trusted with the next one; a message for a replica that is
 not here is ignored.
 """
 
@@ -112,8 +112,11 @@ class Intake:
         elif command is _PULSE:
             self._refuse_removed(peer.node_id)  # it was let in before; when it dials again it is told why
             self._node.heard(peer.node_id, request.control)
-        else:
+        elif command is Command.SNAPSHOT:
             self._take_snapshot(peer.node_id, request.bulk)
+        elif command is Command.REPORT:
+            self._node.tries.hear(request.control.items)
+            self._node.kick()
 
     def _take_raft(self, node_id: str, frame: RaftFrame, bulk: memoryview) -> None:
         node = self._node

@@ -37,6 +37,7 @@ from lanner.raft import Message, MessageKind, encode_message
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Control, PeerHello
 from lanner.wire.peers import Pulse, RaftFrame, SnapshotFrame
+from lanner.wire.staging import Report, ReportItem
 
 log = logging.getLogger("lanner.peers")
 
@@ -402,6 +403,15 @@ class Peers:
                 told.update(news)
                 line.tell(link, Command.PULSE, Pulse(now_ms, news, leaving))
 
+    def report(self, node_id: str, items: Sequence[ReportItem]) -> None:
+        """Tell the broker that conducts what became of tries here; to nobody it is lost, and comes again."""
+        peer = self._peers.get(node_id)
+        link = None if peer is None else peer.pulse.usable
+        if peer is not None and link is not None:
+            for start in range(0, len(items), limits.REPORT_ITEMS_MAX):
+                part = list(items[start : start + limits.REPORT_ITEMS_MAX])
+                peer.pulse.tell(link, Command.REPORT, Report(part))
+
     def watch(self) -> None:
         """Notice who has gone silent since the last look."""
         now = self.loop.time()
@@ -433,7 +443,7 @@ class Peers:
             async with asyncio.timeout(max(timeout_ms, 1) / 1_000):
                 try:
                     link = await peer.call_link()
-                except ConflictError as error:  # whoever listens there is another one: no business of who asked
+                except ConflictError as error:  # another broker listens there: no business of who asked
                     raise ConnectionLost(error.message, **error.details) from error
                 return await link.request(command, control, bulk)
         except RequestTimeout as error:  # why the connection ended, which is no answer: it may have taken effect
@@ -442,7 +452,7 @@ class Peers:
             raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None
 
     async def ask_at(self, address: Address, command: Command, control: Control) -> Any:
-        """One request to whoever listens there: for brokers that do not know each other yet."""
+        """One request to the broker that listens there: for brokers that do not know each other yet."""
         link = await open_connection(*address, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=self.home.hello)
         try:
             async with asyncio.timeout(10 * DIAL_TIMEOUT_MS / 1_000):

@@ -1,12 +1,14 @@
-"""When the machines have something to do because time passes: leases that end, delays, retention."""
+"""When machines have something to do because time passes: leases that end, delays, retention; and on a short disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from lanner.broker.replicas.replica import Replica
-from lanner.model import TopicSettings
+from lanner.model import HoldFullPolicy, TopicSettings
+from lanner.partition import Partition
 
 
 class Dues:
@@ -15,9 +17,24 @@ class Dues:
     def __init__(self) -> None:
         self._known: list[tuple[int, int]] = []  # (when, set), the earliest first; some are out of date
         self._unknown: dict[int, Replica] = {}
+        self._disk_short = False
 
     def look_again(self, replica: Replica) -> None:
         self._unknown[replica.set_id] = replica
+
+    def note_disk(self, short: bool, replicas: Iterable[Replica]) -> None:
+        """Whether the disk runs short. Then holds give way, where their topics want that."""
+        if short != self._disk_short:
+            self._disk_short = short
+            for replica in replicas:
+                if isinstance(replica.machine, Partition):
+                    self.look_again(replica)
+
+    def settings_now(self, settings: TopicSettings) -> TopicSettings:
+        """A topic's settings, as they are to be read while the disk is as it is."""
+        if self._disk_short and settings.hold_for and settings.hold_full is HoldFullPolicy.RELEASE:
+            return replace(settings, hold_ms_max=1)  # whatever retention wants may go
+        return settings
 
     def forget(self, set_id: int) -> None:
         self._unknown.pop(set_id, None)

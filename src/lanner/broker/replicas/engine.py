@@ -30,6 +30,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from lanner import features, limits
+from lanner.broker.replicas.closing import Closing
 from lanner.broker.replicas.damage import Damages
 from lanner.broker.replicas.dues import Dues
 from lanner.broker.replicas.headers import KnownHeaders
@@ -37,17 +38,18 @@ from lanner.broker.replicas.installs import Incoming, Installs
 from lanner.broker.replicas.keeping import Keeping, transform
 from lanner.broker.replicas.logs import JournalLog, commit_item
 from lanner.broker.replicas.payloads import PayloadCache
-from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Load, Machine, OnAnswer, OnApplied, Replica
+from lanner.broker.replicas.replica import Load, Machine, OnAnswer, OnApplied, Replica
 from lanner.broker.replicas.resting import Rest
+from lanner.broker.replicas.restoring import is_sole, restore
 from lanner.broker.replicas.saves import SaveJob
 from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.cluster import Cluster
-from lanner.errors import LannerError, NotLeader, PartitionNotFound, StorageDamaged, UnknownRecord
+from lanner.errors import LannerError, PartitionNotFound, StorageDamaged, UnknownRecord
 from lanner.ledger import Commit, CommitItem, Files, Ledger
 from lanner.model import TopicSettings
 from lanner.partition import Partition, Tick
-from lanner.raft import Config, HardState, Membership, Message, RaftNode, Ready, Restored, Snapshot
+from lanner.raft import Config, Message, RaftNode, Ready, Snapshot
 
 CLUSTER_SET: Final = 0
 SOLE_VOTER: Final = 1
@@ -97,7 +99,7 @@ class Engine:
         self._delayed: dict[int, Replica] = {}  # with something for the next commit, while one is in flight
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
         self._saving: SaveJob | None = None
-        self._dues = Dues()
+        self.dues = Dues()
         self._unsaved: dict[int, Replica] = {}
         self._load_here = Load()
         self._messages: list[tuple[int, Message]] = []
@@ -106,6 +108,9 @@ class Engine:
         self.installs = Installs(ledger, self._installed)
         self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
         self.damages = Damages(self._damaged)
+        self.closing = Closing(self)
+        for closed in ledger.damaged.values():
+            self.damages.note(closed.set_id, 0, closed.error)
         self._rest = Rest()
         self._installed_sets: dict[int, None] = {}
 
@@ -131,22 +136,9 @@ class Engine:
             known = self.ledger.state(set_id)
         if known.replica_id != seat.replica_id:  # its votes were given in another name
             raise ValueError(f"the log of set {set_id} is that of replica {known.replica_id}, not {seat.replica_id}")
-        rows, log = self.ledger.rows(set_id), JournalLog(self.ledger, self.files, set_id, self.damages.note)
+        log = JournalLog(self.ledger, self.files, set_id, self.damages.note)
         machine = self._load(set_id)
-        saved = rows.get(MEMBERSHIP_KEY)
-        members = Membership(seat.founders, frozenset()) if saved is None else Membership.decode(saved)
-        changes = log.memberships(known.saved_index + 1, known.last_index)
-        restored = Restored(
-            hard_state=HardState(known.term, known.vote),
-            voters=members.voters,
-            learners=members.learners,
-            compacted_index=known.compacted_index,
-            compacted_term=known.compacted_term,
-            last_index=known.last_index,
-            last_term=known.last_term,
-            applied_index=known.saved_index,
-            memberships=changes,
-        )
+        restored = restore(known, seat.founders, self.ledger.rows(set_id), log)
         config = Config(
             node_id=seat.replica_id,
             uncommitted_bytes_max=_UNCOMMITTED_BYTES_MAX,
@@ -155,7 +147,7 @@ class Engine:
         clocks = None if set_id == CLUSTER_SET else self._clocks
         replica = Replica(set_id, RaftNode(config, restored, log, self._rng), machine, self._load_here, clocks)
         self.replicas[set_id] = replica
-        if not changes and members == (frozenset({seat.replica_id}), frozenset()):
+        if is_sole(restored, seat.replica_id):
             replica.node.campaign()
         self._dirty[set_id] = replica
         self._rest.wake(replica)
@@ -167,21 +159,22 @@ class Engine:
 
     def close_set(self, set_id: int, error: LannerError) -> None:
         """Forget a set for good: its topic was deleted."""
-        replica = self.replicas.pop(set_id, None)
-        self._dirty.pop(set_id, None)
-        self._delayed.pop(set_id, None)
-        self._dues.forget(set_id)
-        self._unsaved.pop(set_id, None)
-        self._rest.forget(set_id)
+        replica = self.drop(set_id)
         self.settings.pop(set_id, None)
         self.stopped.pop(set_id, None)
-        self.tails.forget(set_id)
-        self.sending.give_up(set_id)
-        self.installs.forget(set_id)
         self.damages.forget(set_id)
         self.ledger.remove_set(set_id)
         if replica is not None:
             replica.close(error)
+
+    def drop(self, set_id: int, *, save: bool = False) -> Replica | None:
+        """Nothing drives the set any more; where it stands may still be saved."""
+        for known in (self._dirty, self._delayed) if save else (self._dirty, self._delayed, self._unsaved):
+            known.pop(set_id, None)
+        for part in (self.dues, self._rest, self.tails, self.installs):
+            part.forget(set_id)
+        self.sending.give_up(set_id)
+        return self.replicas.pop(set_id, None)
 
     def _damaged(self, set_id: int, error: StorageDamaged) -> None:
         """A saved entry is damaged: another replica should lead, if there is one."""
@@ -195,10 +188,10 @@ class Engine:
         self.settings[set_id] = settings
         replica = self.replicas.get(set_id)
         if replica is not None:
-            self._dues.look_again(replica)
+            self.dues.look_again(replica)
 
     def _settings_of(self, set_id: int) -> TopicSettings:
-        return self.settings.get(set_id) or _DEFAULT_SETTINGS
+        return self.dues.settings_now(self.settings.get(set_id) or _DEFAULT_SETTINGS)
 
     def wake(self, set_id: int) -> None:
         """Something happened to a set from outside: look at it in the next pump, and tick it again if it rests."""
@@ -229,11 +222,16 @@ class Engine:
     def step(self, set_id: int, message: Message) -> None:
         """A message of another replica of the set arrived. One for a set that is not here is taken for a lost one."""
         replica = self.replicas.get(set_id)
-        if replica is not None:
+        if replica is None:
+            return
+        try:
             replica.node.step(message)
-            self._rest.heard(replica, message)
-            if replica.node.has_ready():
-                self._dirty[set_id] = replica
+        except StorageDamaged as error:
+            self.closing.contain(replica, error)
+            return
+        self._rest.heard(replica, message)
+        if replica.node.has_ready():
+            self._dirty[set_id] = replica
 
     def take_messages(self) -> list[tuple[int, Message]]:
         """What is to be sent to other replicas, as (set, message); handed out once. Losing some costs only time."""
@@ -262,7 +260,7 @@ class Engine:
         self._dirty[value.set_id] = replica
 
     def take_installed(self) -> list[int]:
-        """The sets whose state a snapshot has replaced, told once; for whoever keeps something of their state."""
+        """The sets whose state a snapshot has replaced, told once; for those who keep something of their state."""
         installed, self._installed_sets = self._installed_sets, {}
         return list(installed)
 
@@ -341,10 +339,12 @@ class Engine:
         _, stored, building = self._in_flight
         self._in_flight = None
         self.ledger.commit_synced(commit)
+        if self.ledger.damaged:
+            self.closing.look()
         if building:
             self.installs.stored(building)
         for replica, readies in stored:
-            for ready in readies:
+            for ready in () if replica.closed else readies:
                 self.entries_committed += len(ready.entries)
                 replica.node.advance(ready)
         for set_id, _ in commit.flips:
@@ -365,9 +365,13 @@ class Engine:
         self._dirty[replica.set_id] = replica
 
     def _take_ready(self, replica: Replica) -> None:
-        effects = replica.take_ready()
-        if effects:
-            self._keeping.tell(replica.set_id, effects, leads=replica.node.leadership is not None)
+        try:
+            effects = replica.take_ready()
+            if effects:
+                self._keeping.tell(replica.set_id, effects, leads=replica.node.leadership is not None)
+        except StorageDamaged as error:
+            self.closing.contain(replica, error)
+            return
         if replica.messages:
             self._messages += [(replica.set_id, message) for message in replica.messages]
             replica.messages.clear()
@@ -379,40 +383,22 @@ class Engine:
             replica.applied_news = False
             self._unsaved[replica.set_id] = replica
             if replica.set_id != CLUSTER_SET:
-                self._dues.look_again(replica)
+                self.dues.look_again(replica)
         if replica.stopped is not None:
-            self._stop(replica, replica.stopped)
-
-    def _stop(self, replica: Replica, error: UnknownRecord) -> None:
-        """A replica has met a record that this release does not know. It says nothing more, so the others go on without
-        it; its log stays as it is, for a release that knows more. Without the metadata the whole broker stops."""
-        set_id = replica.set_id
-        if set_id == CLUSTER_SET:
-            raise error
-        self.stopped[set_id] = error
-        self.replicas.pop(set_id, None)
-        self._dirty.pop(set_id, None)
-        self._delayed.pop(set_id, None)
-        self._dues.forget(set_id)
-        self._rest.forget(set_id)
-        self.tails.forget(set_id)
-        self.sending.give_up(set_id)
-        self.installs.forget(set_id)
-        replica.close(
-            NotLeader("this broker's replica of the partition has stopped; ask again to be shown who leads it")
-        )
-        self.on_stopped(set_id, error)
+            self.closing.stop(replica, replica.stopped)
 
     # ------------------------------------------------------------------ time
 
     def tick(self) -> None:
         """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
         now_ms = self._now_ms()
+        if self.ledger.unreadable:
+            self.closing.look()
         for replica in self._rest.tick():
             self._dirty[replica.set_id] = replica
         self.sending.tick()
         self.installs.tick()
-        for set_id in self._dues.take(now_ms, self._settings_of):
+        for set_id in self.dues.take(now_ms, self._settings_of):
             due = self.replicas.get(set_id)
             if due is not None and due.node.own_term_applied:
                 self.ask(set_id, Tick(), self._ticked(due))
@@ -420,7 +406,7 @@ class Engine:
     def _ticked(self, replica: Replica) -> OnAnswer:
         def look_again(_answer: Any, _index: int) -> None:
             if not replica.closed:
-                self._dues.look_again(replica)
+                self.dues.look_again(replica)
 
         return look_again
 
@@ -470,8 +456,12 @@ class Engine:
             self._compact(replica, index)
 
     def _compact(self, replica: Replica, index: int) -> None:
-        term = self.ledger.term(replica.set_id, index)
-        self.ledger.compact(replica.set_id, index)
+        try:
+            term = self.ledger.term(replica.set_id, index)
+            self.ledger.compact(replica.set_id, index)
+        except StorageDamaged as error:
+            self.closing.contain(replica, error)
+            return
         replica.node.compacted(index, term)
 
     # ------------------------------------------------------------------ reading

@@ -9,7 +9,7 @@ from lanner import batch
 
 
 class KnownHeaders:
-    """By the payload that was proposed. Whoever puts one here takes it away when the proposal's fate is known."""
+    """By the payload that was proposed. Who puts one here takes it away when the proposal's fate is known."""
 
     __slots__ = ("_known",)
 

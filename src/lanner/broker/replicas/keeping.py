@@ -11,7 +11,7 @@ from lanner.broker.replicas.payloads import PayloadCache
 from lanner.broker.replicas.replica import Effects
 from lanner.errors import LannerError
 from lanner.ledger import Ledger
-from lanner.partition import APPEND_PREFIX_BYTES
+from lanner.partition import STAGE_KIND, batch_start
 
 _POSITIONS: Final = "I"
 
@@ -33,7 +33,7 @@ class Keeping:
                     ledger.keep(set_id, first, last)
                     first = index
                 last = index
-                if leads:
+                if leads and payload[0] != STAGE_KIND:  # what is staged is not read soon
                     cache.put(set_id, index, payload)
             if released:
                 ledger.keep(set_id, first, last)
@@ -54,9 +54,9 @@ class Keeping:
 def transform(set_id: int, payload: bytes, kept: bytes) -> bytes:
     """What a rewrite stores of an entry of which only some messages are still needed."""
     positions = array(_POSITIONS, kept)
-    data = memoryview(payload)[APPEND_PREFIX_BYTES:]
+    start = batch_start(payload)
     try:
-        return payload[:APPEND_PREFIX_BYTES] + batch.extract(data, positions)
+        return payload[:start] + batch.extract(memoryview(payload)[start:], positions)
     except LannerError:
         return payload  # a batch that does not decode stays as it is until its dead letters are discarded
 

@@ -47,7 +47,7 @@ class Rest:
             self.forget(replica.set_id)
             return
         if replica.set_id in self and message.sender != replica.node.leader_id:
-            # Awake alone it would hear no heartbeats, and soon vote for whoever asks; so the leader wakes, too.
+            # Awake alone it would hear no heartbeats, and soon vote for any that asks; so the leader wakes, too.
             replica.node.ask_leader()
         self.wake(replica)
 

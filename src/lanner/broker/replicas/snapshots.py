@@ -26,7 +26,7 @@ import msgspec
 
 from lanner import limits
 from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Replica
-from lanner.errors import ProtocolError
+from lanner.errors import ProtocolError, StorageDamaged
 from lanner.ledger import Files, Ledger, Rows, Wanted, read_entries
 from lanner.raft import Role
 
@@ -118,6 +118,11 @@ class Parcel:
                 entries.append((stored.index, stored.term, stored.kind, kept))
             self.piece = msgspec.structs.replace(self.head, entries=entries)
         return self.piece
+
+    def damaged(self, error: StorageDamaged) -> list[int]:
+        """Which of its entries an error of `load` is about."""
+        place = error.details.get("file"), error.details.get("offset")
+        return [stored.index for stored, _ in self.wanted if stored.location[:2] == place]
 
 
 class Outgoing:

@@ -27,7 +27,7 @@ from lanner.errors import (
 )
 from lanner.model import Looked, LookPlace, Message
 from lanner.net.connector import ClientLink, open_connection
-from lanner.wire import cluster, messages
+from lanner.wire import administration, cluster, messages
 from lanner.wire.messages import Command, Empty, Poll, Publish, SettleItem
 
 LEASED = PollResult([calls.LeasedBatch(0, 7, 100, 5, 6, 9, b"bytes", [calls.Range(100, 2, 1)])], False)
@@ -144,8 +144,8 @@ class FakeService:
 
 
 TOPIC = calls.TopicResult("t", 3, {"partitions": 1}, [calls.PartitionStateResult(0, "n", 1, 2, 3, 4, 5, {9: 1})])
-DESCRIPTION = messages.TopicDescription(
-    "t", 3, {"partitions": 1}, [messages.PartitionState(0, "n", 1, 2, 3, 4, 5, {9: 1})]
+DESCRIPTION = administration.TopicDescription(
+    "t", 3, {"partitions": 1}, [administration.PartitionState(0, "n", 1, 2, 3, 4, 5, {9: 1})]
 )
 PLAN = Progress(3, PlanKind.DRAIN, "n", PlanState.RUNNING, 1, 6, 0, 1, 1, 0, "")
 ANSWERS: dict[str, Any] = {
@@ -492,7 +492,7 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         (
             Command.FETCH,
             messages.Fetch("t", 0, 3, 100, 0, 9),
-            ("fetch", "t", 0, 3, 100, 0, 9, {}),
+            ("fetch", "t", 0, 3, 100, 0, 9, 0, False, {}),
             messages.Fetched(1, 9, 5, [messages.FetchedBatch(1, 4, 77, 5)], 3),
             b"batch",
         ),
@@ -503,11 +503,17 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
             messages.Peeked([messages.PeekedMessage(0, 5, 66, 9, b"value", b"key", {"h": b"x"})], (4, 1, 7)),
             b"",
         ),
-        (Command.COMMIT, messages.Commit("g", "t", {0: 4}), ("commit", "t", "g", {0: 4}, "", -1, {}), Empty(), b""),
+        (
+            Command.COMMIT,
+            messages.Commit("g", "t", {0: 4}, known=[0]),
+            ("commit", "t", "g", {0: 4}, "", -1, [0], {}),
+            Empty(),
+            b"",
+        ),
         (
             Command.COMMIT,
             messages.Commit("g", "t", {0: 4}, "reader", 7),
-            ("commit", "t", "g", {0: 4}, "reader", 7, {}),
+            ("commit", "t", "g", {0: 4}, "reader", 7, None, {}),
             Empty(),
             b"",
         ),
@@ -521,54 +527,62 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         (
             Command.OFFSETS,
             messages.Offsets("t", 5),
-            ("offsets", "t", 5, None, {}),
+            ("offsets", "t", 5, None, None, {}),
             messages.OffsetsReply([messages.PartitionOffsets(0, 1, 9, 4)], 3),
             b"",
         ),
         (
             Command.CREATE_TOPIC,
-            messages.CreateTopic("t", {"partitions": 1}, "random"),
+            administration.CreateTopic("t", {"partitions": 1}, "random"),
             ("create_topic", "t", {"partitions": 1}, "random", {}),
             DESCRIPTION,
             b"",
         ),
-        (Command.ALTER_TOPIC, messages.AlterTopic("t", {}), ("alter_topic", "t", {}, {}), DESCRIPTION, b""),
-        (Command.DELETE_TOPIC, messages.TopicName("t"), ("delete_topic", "t", {}), Empty(), b""),
-        (Command.LIST_GROUPS, messages.TopicName("t"), ("groups", "t", None, {}), messages.GroupsReply(["g"]), b""),
+        (Command.ALTER_TOPIC, administration.AlterTopic("t", {}), ("alter_topic", "t", {}, {}), DESCRIPTION, b""),
+        (Command.DELETE_TOPIC, administration.TopicName("t"), ("delete_topic", "t", {}), Empty(), b""),
         (
-            Command.DESCRIBE_GROUP,
-            messages.GroupName("t", "g"),
-            ("group", "t", "g", None, {}),
-            messages.GroupDescription("t", "g", "queue", [messages.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 8)]),
+            Command.LIST_GROUPS,
+            administration.TopicName("t"),
+            ("groups", "t", None, {}),
+            administration.GroupsReply(["g"]),
             b"",
         ),
-        (Command.DROP_GROUP, messages.GroupName("t", "g"), ("drop_group", "t", "g", None, {}), Empty(), b""),
+        (
+            Command.DESCRIBE_GROUP,
+            administration.GroupName("t", "g"),
+            ("group", "t", "g", None, {}),
+            administration.GroupDescription(
+                "t", "g", "queue", [administration.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 8)]
+            ),
+            b"",
+        ),
+        (Command.DROP_GROUP, administration.GroupName("t", "g"), ("drop_group", "t", "g", None, {}), Empty(), b""),
         (
             Command.SEEK,
-            messages.Seek("t", "g", to="latest"),
+            administration.Seek("t", "g", to="latest"),
             ("seek", "t", "g", {"offsets": None, "time_ms": None, "to": "latest", "partitions": None}),
             Empty(),
             b"",
         ),
         (
             Command.LIST_DEAD,
-            messages.ListDead("t", "g", 0, 5, 10, None, (0, 5)),
+            administration.ListDead("t", "g", 0, 5, 10, None, (0, 5)),
             ("dead_letters", "t", "g", [0], 5, 10, (0, 5), {}),
-            messages.DeadLetters([messages.DeadLetter(0, 5, 9, 5, "why", 8, 7, 4)], 12, (0, 6)),
+            administration.DeadLetters([administration.DeadLetter(0, 5, 9, 5, "why", 8, 7, 4)], 12, (0, 6)),
             b"dead",
         ),
         (
             Command.REDRIVE,
-            messages.DeadChoice("t", "g"),
+            administration.DeadChoice("t", "g"),
             ("redrive", "t", "g", None, None, {}),
-            messages.CountReply(3),
+            administration.CountReply(3),
             b"",
         ),
         (
             Command.DISCARD,
-            messages.DeadChoice("t", "g", 0, [5]),
+            administration.DeadChoice("t", "g", 0, [5]),
             ("discard", "t", "g", [0], [5], {}),
-            messages.CountReply(4),
+            administration.CountReply(4),
             b"",
         ),
     ],
@@ -591,10 +605,10 @@ async def test_settle_release_and_describe_are_calls_too() -> None:
         assert reply.control == messages.Settled([messages.SettledItem(0, 2)])
         await link.request(Command.RELEASE, messages.Release("g", "t", [item]))
         assert service.released == [("t", "g", [calls.SettleItem(0, 7, 100, 2, 1)])]
-        described = await link.request(Command.DESCRIBE_TOPIC, messages.TopicName("x"))
+        described = await link.request(Command.DESCRIBE_TOPIC, administration.TopicName("x"))
         assert described.control.name == "x"
         with pytest.raises(TopicNotFound):
-            await link.request(Command.DESCRIBE_TOPIC, messages.TopicName("missing"))
+            await link.request(Command.DESCRIBE_TOPIC, administration.TopicName("missing"))
 
 
 async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the_whole_cluster() -> None:
@@ -619,7 +633,7 @@ async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the
             (Command.GLANCE, messages.Glance("g", "t")),
             (Command.POLL, Poll("g", "t", "m", 1)),
             (Command.PEEK, messages.Peek("t", 0)),
-            (Command.CREATE_TOPIC, messages.CreateTopic("t")),
+            (Command.CREATE_TOPIC, administration.CreateTopic("t")),
             (Command.DESCRIBE_CLUSTER, Empty()),
         ]
         for number, (command, control) in enumerate(everywhere, start=1):

@@ -30,6 +30,7 @@ from lanner.broker.desks.calls import (
 )
 from lanner.broker.desks.checks import check_settle
 from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
+from lanner.broker.tries import Figures
 from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import GroupNotFound, TopicNotFound
 from lanner.model import Looked, LookPlace, Message, TopicSettings
@@ -51,6 +52,9 @@ class FakeService:
     forwarded: int = 17
     disk_figures: dict[str, int] = field(
         default_factory=lambda: {"scrubbed_bytes": 4_096, "scrub_passes": 2, "damaged": 1}
+    )
+    transaction_figures: Figures = field(
+        default_factory=lambda: Figures(3, 20, 4, 1_000, 500, 2, 6, 7, {"deadline": 1}, 2_500, 5, 800, 1_200, 0)
     )
     addresses: dict[str, tuple[str, int]] = field(default_factory=lambda: {"native": ("127.0.0.1", 7400)})
     known: dict[str, int] = field(default_factory=dict)  # topic → partitions
@@ -121,8 +125,8 @@ class FakeService:
         self.calls.append(("in_reader", None))
         return await asyncio.to_thread(work)
 
-    async def fetch(self, identity: Identity, *arguments: Any) -> FetchResult:
-        self._asked("fetch", arguments)
+    async def fetch(self, identity: Identity, *arguments: Any, lanes: int = 0) -> FetchResult:
+        self._asked("fetch", (*arguments, lanes))
         return self.fetched
 
     @property

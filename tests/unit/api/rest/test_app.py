@@ -228,6 +228,23 @@ async def test_metrics_count_requests_by_operation_and_status(http):
     assert "lanner_forwarded_calls_total 17" in text
 
 
+async def test_metrics_tell_of_transactions_in_units_that_prometheus_expects(http):
+    text = (await http.get("/metrics")).text
+    for line in (
+        "lanner_transactions_open 3",
+        "lanner_transactions_staged_bytes 1000",
+        "lanner_transactions_repeated_total 2",
+        "lanner_transactions_committed_total 7",
+        'lanner_transactions_aborted_total{reason="deadline"} 1',
+        'lanner_transactions_oldest_seconds{waits_for="outcome"} 1.2',
+        "lanner_transactions_outcome_seconds_sum 2.5",
+        "lanner_transactions_visible_seconds_count 5",
+    ):
+        assert f"\n{line}\n" in text
+    named = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(set(named)) == len(named)
+
+
 async def test_the_document_lists_every_operation_once(http):
     document = (await http.get("/openapi.json")).json()
     assert document["openapi"].startswith("3.1")

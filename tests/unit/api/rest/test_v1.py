@@ -310,6 +310,23 @@ async def test_a_stream_read_over_a_hole_goes_on_behind_it(http, service):
     assert answer["next_offset"] == 9
 
 
+async def test_a_stream_read_tells_what_retention_took_and_what_queues_do_not_get(http, service):
+    times = ({"deliver_at_ms": 1_001}, {"expires_at_ms": 1_000}, {})
+    stored = [FetchedBatch(5 + at, 1, 7, batch.encode([b"a"], **one)) for at, one in enumerate(times)]
+    service.fetched = FetchResult(5, 20, 9, stored, 1, [(8, 9)], 0, [(2, 5)], False, 1_000)
+    answer = (await http.get("/v1/topics/orders/partitions/0/messages?offset=2")).json()
+    assert [item.get("flags") for item in answer["messages"]] == [["delayed"], ["expired"], None]
+    assert [tuple(hole.values()) for hole in answer["holes"]] == [(2, 5, "retention"), (8, 9, "damaged")]
+
+
+async def test_a_stream_read_of_some_priorities_asks_for_their_lanes(http, service):
+    service.fetched = fetched((0, [b"a"]), next_offset=1)
+    path = "/v1/topics/orders/partitions/0/messages"
+    assert (await http.get(f"{path}?priorities=high,0")).status_code == 200
+    assert [arguments[-1] for arguments in service.asked("fetch")] == [1 << 9 | 1]
+    assert (await http.get(f"{path}?priorities=urgent")).status_code == 400
+
+
 @pytest.mark.parametrize(("partition", "status"), [("x", 400), ("-1", 400), ("99999999999", 400), ("1000", 404)])
 async def test_a_partition_in_a_path_is_a_small_number(http, partition, status):
     assert (await http.get(f"/v1/topics/orders/partitions/{partition}/messages")).status_code == status

@@ -1,0 +1,193 @@
+"""From a pipeline's values to frames and streaming writers of Spark.
+
+What a source cannot decode is told apart by Spark's own decoders, in permissive mode: they give back the text that did
+not fit. The same stream is then read twice, once for the rows that fit and once, as a query of its own, for the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from lanner.errors import ValidationError
+from lanner.model import PRIORITY_NORMAL
+from lanner.spark.archive.replaying import publisher
+from lanner.spark.pipelines.plan import Decode, Pipeline, Query, Sink, Source, invalid_query, option_text
+
+_DECODED: Final = "__decoded"
+_BROKEN: Final = "__broken"
+_MESSAGE: Final = ("key", "topic", "partition", "offset", "timestamp", "priority", "headers")
+_DEATH: Final = ("number", "attempts", "reason", "died_at")
+
+
+def raw_stream(spark: SparkSession, pipeline: Pipeline, source: Source, folder: Path) -> DataFrame:
+    """A source before anything is decoded."""
+    options = {name: option_text(value) for name, value in source.options.items()}
+    if source.format is not None:
+        reader = spark.readStream.format(source.format).options(**options)
+        if source.columns:
+            reader = reader.schema(", ".join(f"`{name}` {kind}" for name, kind in source.columns.items()))
+        return reader.load() if source.path is None else reader.load(located(source.path, folder))
+    own = {"servers": pipeline.servers, "includeHeaders": "true", "startingOffsets": source.starting}
+    if source.pattern is not None:
+        own["subscribePattern"] = source.pattern
+    elif source.dead_letters is not None:
+        own |= {"subscribe": source.dead_letters.topic, "deadLettersOf": source.dead_letters.group}
+    else:
+        own["subscribe"] = source.topic or ",".join(source.topics)
+    if any(name.lower().startswith("starting") for name in options):
+        del own["startingOffsets"]
+    return spark.readStream.format("lanner").options(**{**own, **options}).load()
+
+
+def located(path: str, folder: Path) -> str:
+    """A path of the file: relative ones count from where the file is."""
+    return path if "://" in path or path.startswith("/") else str(folder / path)
+
+
+def _decoding(frame: DataFrame, decode: Decode) -> DataFrame:
+    """With the decoded columns as one struct, in which a text that does not fit is given back."""
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in decode.columns.items())
+    options = {name: option_text(value) for name, value in decode.options.items()}
+    options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
+    text = sql.col("value").cast("string")
+    schema = f"{columns}, {_BROKEN} string"
+    made = sql.from_json(text, schema, options) if decode.format == "json" else sql.from_csv(text, schema, options)
+    return frame.withColumn(_DECODED, made)
+
+
+def _fits() -> Any:
+    return sql.col(_DECODED).isNotNull() & sql.col(f"{_DECODED}.{_BROKEN}").isNull()
+
+
+def valid_rows(frame: DataFrame, source: Source) -> DataFrame:
+    """What the queries see: the decoded columns, then those of the message that no decoded one has the name of."""
+    if source.decode is not None:
+        names = source.decode.columns
+        decoded = [sql.col(f"{_DECODED}.`{name}`").alias(name) for name in names]
+        others = _MESSAGE if source.dead_letters is None else (*_MESSAGE, *_DEATH)
+        rest = [sql.col(name) for name in others if name not in names]
+        frame = _decoding(frame, source.decode).where(_fits()).select(*decoded, *rest)
+    if source.watermark is not None:
+        frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
+    return frame
+
+
+def invalid_rows(frame: DataFrame, decode: Decode) -> DataFrame:
+    """What did not decode, as it came."""
+    return _decoding(frame, decode).where(~_fits()).drop(_DECODED)
+
+
+class Builder:
+    """Makes the queries of a pipeline, as often as they must be started."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, folder: Path) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._folder = folder
+        self._frames: dict[str, DataFrame] = {}
+        for name, source in pipeline.sources.items():
+            self._frames[name] = valid_rows(raw_stream(spark, pipeline, source, folder), source)
+            self._frames[name].createOrReplaceTempView(name)
+
+    def names(self) -> list[str]:
+        """All queries: those of the file, and one for what each decoding source could not decode."""
+        sides = [invalid_query(name) for name, one in self._pipeline.sources.items() if one.decode is not None]
+        return [*self._pipeline.queries, *sides]
+
+    def writer(self, name: str) -> DataStreamWriter:
+        """A query, ready to be started."""
+        query = self._pipeline.queries.get(name)
+        if query is None:
+            source = self._pipeline.sources[name.removesuffix(invalid_query(""))]
+            assert source.decode is not None
+            frame = invalid_rows(raw_stream(self._spark, self._pipeline, source, self._folder), source.decode)
+            first = next(iter(self._pipeline.queries.values()))
+            query = Query(source.decode.invalid, trigger=first.trigger, restart=first.restart)
+        else:
+            frame = self._frame(query)
+        writer = (
+            written(frame, query.sink, self._pipeline.servers, self._folder)
+            .queryName(query.sink.memory or name)
+            .outputMode(query.mode)
+        )
+        writer = writer.option("checkpointLocation", located(self._pipeline.checkpoint_of(name), self._folder))
+        if query.trigger.available_now:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=query.trigger.every or "0 seconds")
+
+    def _frame(self, query: Query) -> DataFrame:
+        if query.sql is not None:
+            return self._spark.sql(query.sql)
+        assert query.python is not None
+        made: DataFrame = _function(query.python, self._folder)(self._spark, dict(self._frames))
+        return made
+
+
+def _function(given: str, folder: Path) -> Any:
+    """The function that a file names: it takes the session and the sources by name, and gives a frame."""
+    where, _, name = given.rpartition(":")
+    if where.endswith(".py"):
+        path = Path(located(where, folder))
+        found = importlib.util.spec_from_file_location(f"lanner_pipeline_{path.stem}", path)
+        assert found is not None and found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    function = getattr(module, name, None)
+    if function is None:
+        raise ValidationError(f"{where} has no function {name!r}", field="python")
+    return function
+
+
+def written(frame: DataFrame, sink: Sink, servers: str, folder: Path) -> DataStreamWriter:
+    """A writer into a sink."""
+    options = {name: option_text(value) for name, value in sink.options.items()}
+    if sink.topic is not None:
+        return as_messages(frame).writeStream.foreachBatch(_publishing(servers, sink.topic))
+    kind, path = sink.format or "parquet", sink.path or sink.parquet
+    if sink.console:
+        kind, path = "console", None
+    elif sink.memory is not None:
+        return frame.writeStream.format("memory").options(**options)
+    writer = frame.writeStream.format(kind).options(**options)
+    if path is not None:
+        writer = writer.option("path", located(path, folder))
+    return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
+
+
+def as_messages(frame: DataFrame) -> DataFrame:
+    """Rows as messages: key, value, priority and headers. Without a column "value" the others become one document."""
+    types: Mapping[str, str] = dict(frame.dtypes)
+    special = {"key", "priority", "headers"}
+    if "value" in types:
+        value = sql.col("value")
+        kind = types["value"]
+        value = sql.to_json("value") if kind.startswith(("struct", "array", "map")) else value
+    else:
+        value = sql.to_json(sql.struct(*[name for name in types if name not in special]))
+    return frame.select(
+        (sql.col("key").cast("binary") if "key" in types else sql.lit(None).cast("binary")).alias("key"),
+        value.cast("binary").alias("value"),
+        (sql.col("priority").cast("int") if "priority" in types else sql.lit(PRIORITY_NORMAL)).alias("priority"),
+        (
+            sql.col("headers").cast("array<struct<key:string,value:binary>>")
+            if "headers" in types
+            else sql.lit(None).cast("array<struct<key:string,value:binary>>")
+        ).alias("headers"),
+    )
+
+
+def _publishing(servers: str, topic: str) -> Any:
+    def publish(frame: DataFrame, batch: int) -> None:
+        frame.rdd.mapPartitions(publisher(servers, topic, keeps=False, rate=None)).sum()
+
+    return publish

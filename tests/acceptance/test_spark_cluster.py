@@ -1,0 +1,96 @@
+"""Spark reads from three brokers: a leader that dies in the middle of a read is survived, and followers serve too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
+
+from pyspark.sql import DataFrame, SparkSession
+
+import lanner
+from lanner.spark.source import LannerDataSource
+from lanner.spark.tasks import LannerPartition
+from lanner.testing.cluster_process import ClusterProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+MESSAGES = 30_000
+SIZE = 1_000  # more than one page for each partition
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
+    with ClusterProcess(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(cluster: ClusterProcess) -> list[str]:
+    names = [f"{number:06d}" for number in range(MESSAGES)]
+    with lanner.sync.connect(cluster.address) as queue:
+        queue.admin.create_topic("orders", partitions=3, replication=3)
+        for first in range(0, MESSAGES, 1_000):
+            some = names[first : first + 1_000]
+            queue.publish_many("orders", [name.ljust(SIZE) for name in some], keys=some)
+    return names
+
+
+def options(cluster: ClusterProcess) -> dict[str, Any]:
+    return {"servers": cluster.address, "subscribe": "orders", "startingOffsets": "earliest"}
+
+
+def test_everything_is_read_from_three_brokers_and_from_followers(
+    spark: SparkSession, cluster: ClusterProcess, expected: list[str]
+) -> None:
+    for followers in ("false", "true"):
+        frame = spark.read.format("lanner").options(**options(cluster), fromFollowers=followers).load()
+        found = [row[0] for row in frame.selectExpr("trim(cast(value as string))").collect()]
+        assert sorted(found) == expected
+
+
+def test_a_leader_that_dies_in_the_middle_of_a_task_is_survived(cluster: ClusterProcess, expected: list[str]) -> None:
+    """As a task runs: it has taken the first of several pages when the leader dies, and the page after the next is not
+    asked for yet."""
+    source = LannerDataSource(options(cluster))
+    reader = source.reader(source.schema())
+    killed = 0
+    found: list[str] = []
+    for task in reader.partitions():
+        for made in reader.read(task):
+            found += [value.decode().rstrip() for value in made.column("value").to_pylist()]
+            if not killed:
+                assert isinstance(task, LannerPartition)
+                killed = cluster.leader("orders", task.span.partition)
+                cluster.kill(killed)
+    assert sorted(found) == expected
+    cluster.restart(killed)
+
+
+def test_a_leader_that_dies_in_the_middle_of_a_stream_is_survived(
+    spark: SparkSession, cluster: ClusterProcess, expected: list[str], tmp_path: Path
+) -> None:
+    """Killed after the second of many batches, so that offsets are asked for and tasks read while nobody leads."""
+    found: list[str] = []
+    killed: list[int] = []
+    seen = itertools.count(1)
+
+    def keep(frame: DataFrame, _: int) -> None:
+        found.extend(row[0] for row in frame.selectExpr("trim(cast(value as string))").collect())
+        if next(seen) == 2:
+            killed.append(cluster.leader("orders", 0))
+            cluster.kill(killed[0])
+
+    reader = spark.readStream.format("lanner").options(**options(cluster), maxOffsetsPerTrigger=5_000)
+    writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert killed
+    assert sorted(found) == expected
+    cluster.restart(killed[0])
