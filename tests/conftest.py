@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from tests import bound
 
 pytest_runtest_protocol = bound.pytest_runtest_protocol
+
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark-conf")))  # the programs that tests start, too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
