@@ -62,6 +62,7 @@ _LIMITS: Final = (
     ("STAGE_HOLD_MS_MAX", "milliseconds that stages are held until they are prepared"),
     ("COMMIT_TIMEOUT_MS_MAX", "milliseconds from BEGIN to the deadline of a try"),
     ("OFFSET_MAX", "the largest offset, token, sequence or time"),
+    ("DEDUP_IDS_PER_PARTITION_MAX", "dedup ids that a partition remembers; at the bound a new one gets Overloaded"),
     ("PRODUCER_RESULTS_KEPT", "batches of a producer (per partition and priority) that a retry finds again"),
 )
 

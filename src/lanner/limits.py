@@ -26,6 +26,7 @@ FEATURE_LEVEL_MAX: Final = 1_000_000
 GROUPS_PER_PARTITION_MAX: Final = 1_000
 HOLD_GROUPS_MAX: Final = 16
 DEDUP_ID_BYTES_MAX: Final = 200
+DEDUP_IDS_PER_PARTITION_MAX: Final = 1_000_000  # inside their window; new ones wait until the oldest have left it
 MEMBER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
 IDENTITY_LENGTH_MAX: Final = 64  # of a reader that commits, or of a create
