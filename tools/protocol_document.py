@@ -32,6 +32,7 @@ _LIMITS: Final = (
     ("HELLO_DEADLINE_MS", "milliseconds from connecting to HELLO"),
     ("FRAME_DEADLINE_MS", "milliseconds from a frame's first byte to its last, while the broker reads"),
     ("UNFINISHED_BYTES_MAX", "bytes of all requests that are not whole yet, over all connections of a broker"),
+    ("CONTROLS_BYTES_MAX", "bytes of the control parts of all requests that a broker works on at once"),
     ("CONNECTION_INFLIGHT_MAX", "requests of one connection that a broker works on at once"),
     ("CONNECTION_INFLIGHT_BYTES_MAX", "bulk bytes of those"),
     ("CONNECTION_UNSENT_BYTES_MAX", "bytes of replies that a client has not read"),
