@@ -262,6 +262,7 @@ async def describe_cluster(service: Service, identity: Identity, asked: messages
             row.metadata,
             row.alive,
             _plan(row.drain),
+            None if row.scrub is None else cluster.ScrubProgress(*row.scrub),
         )
         for row in found.brokers
     ]
