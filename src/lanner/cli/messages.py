@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 
 from lanner.cli import parsing
-from lanner.cli.inlet import Inlet
 from lanner.cli.options import SERVERS_DEFAULT, AsJson, Partition, Servers, Topic
 from lanner.cli.screen import Screen, count_text, text_of
 
@@ -102,6 +101,8 @@ def publish(
 async def _pump(
     screen: Screen, queue: Queue, send: Callable[[Queue, list[bytes]], Awaitable[Receipts]], began: float
 ) -> int:
+    from lanner.cli.inlet import Inlet
+
     total = 0
     with _Progress(screen.as_json) as progress:
         async for lines in Inlet(sys.stdin).lines():

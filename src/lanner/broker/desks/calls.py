@@ -138,6 +138,11 @@ class TopicResult(NamedTuple):
     partitions: Sequence[PartitionStateResult]
 
 
+def age_ms(since_ms: int, now_ms: int) -> int:
+    """How long something is there; 0 for nothing, and for what a clock that was set calls the future."""
+    return max(0, now_ms - since_ms) if since_ms else 0
+
+
 class GroupPartitionResult(NamedTuple):
     partition: int
     offset: int
