@@ -439,7 +439,7 @@ async def test_no_ack_that_took_effect_is_called_lost_when_its_leader_dies(doome
         await asyncio.gather(*working)
     assert answered == 600
     again = (await strangers[1].post(f"{path}/ack", json={"messages": targets})).json()
-    assert (again["settled"], again["failed"]) == (600, 0), "the first answers, from whoever leads now"
+    assert (again["settled"], again["failed"]) == (600, 0), "the first answers, from the present leader"
 
 
 async def test_of_two_creates_at_two_brokers_exactly_one_wins(three: Three, topic: str) -> None:

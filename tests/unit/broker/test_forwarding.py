@@ -1,4 +1,4 @@
-"""Any request on any broker: what is asked on one is served by whoever leads, and put together."""
+"""Any request on any broker: what is asked on one is served by the leaders, and put together."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ async def test_an_error_says_which_broker_did_not_answer(monkeypatch: pytest.Mon
         assert (await offices["a"].anywhere.offsets(ANONYMOUS, "orders", -1, [(away + 1) % 3]))[1]
 
 
-async def test_a_call_follows_the_hint_of_whoever_no_longer_leads() -> None:
+async def test_a_call_follows_the_hint_of_a_broker_that_no_longer_leads() -> None:
     async with opened() as offices:
         set_ids = offices.topic("orders", 1)
         leader = offices.leader(set_ids[0])
@@ -484,7 +484,7 @@ async def test_a_broker_that_goes_silent_is_not_waited_for(monkeypatch: pytest.M
         offices.flock.cut.clear()
 
 
-async def test_whoever_does_not_mind_where_it_goes_does_not_wait_for_a_leader() -> None:
+async def test_a_message_that_may_go_anywhere_does_not_wait_for_a_leader() -> None:
     async with opened() as offices:
         set_ids = offices.topic("orders")
         gone = offices.leader(set_ids[1])
