@@ -102,7 +102,7 @@ def measure_batched() -> list[Figure]:
 
 
 def measure_single() -> list[Figure]:
-    """One message a request, 64 in flight, to whoever leads."""
+    """One message a request, 64 in flight, to the leader."""
     chunk = batch.encode(load.messages(1))
     rates, floor, grouped = [], [], []
     with cluster() as brokers, workers(1) as pool:

@@ -61,7 +61,7 @@ def _come_to_rest(brokers: ClusterProcess, topic: str) -> list[int]:
         leaders = [brokers.number_of(partition.leader) for partition in found.partitions]
         return sorted(leaders) == [1, 2, 3]
 
-    with contextlib.suppress(AssertionError):  # measured all the same: whoever leads is hit
+    with contextlib.suppress(AssertionError):  # measured all the same: the present leader is hit
         brokers.until(at_rest, 15.0, "leaders are not spread")
     time.sleep(SETTLE_SECONDS)
     return brokers.leaders(topic)

@@ -99,7 +99,7 @@ def publish_through_producer(address: str, topic: str, seconds: float) -> Span:
 
 
 class Leaders:
-    """A connection to whoever leads each partition, below the client's batching and routing."""
+    """A connection to the leader of each partition, below the client's batching and routing."""
 
     def __init__(self, links: list[ClientLink], topic: str) -> None:
         self._links = links

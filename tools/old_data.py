@@ -1,13 +1,14 @@
-"""Makes tests/fixtures/data-0.1.0.tar.xz: a small data directory as release 0.1.0 (cd059dd) leaves it after a crash.
+"""Makes tests/fixtures/data-RELEASE.tar.xz: a small data directory as an older release leaves it after a crash.
 
 Run it with that release, once; the fixture is kept, because later releases must start with what is in it:
 
-    git worktree add ../lanner-0.1.0 cd059dd
-    PYTHONPATH=../lanner-0.1.0/src .venv/bin/python tools/old_data.py tests/fixtures/data-0.1.0.tar.xz
+    git worktree add ../lanner-0.2.0 f92e91f
+    PYTHONPATH=../lanner-0.2.0/src .venv/bin/python tools/old_data.py tests/fixtures/data-0.2.0.tar.xz
 
-In it: a topic with a queue group (acked, leased, waiting for a retry, dead), a stream group with a committed offset, a
-delayed message, a deduplicated one; some of it saved in the table, some only in the journal, and a last record of which
-all but the first 512 bytes were never written. `contents.json` beside the data says what was done and when.
+Release 0.1.0 is cd059dd, and 0.2.0 is f92e91f. In it: a topic with a queue group (acked, leased, waiting for a retry,
+dead), a stream group with a committed offset, a delayed message, a deduplicated one; some of it saved in the table,
+some only in the journal, and a last record of which all but the first 512 bytes were never written. `contents.json`
+beside the data says what was done and when, by which release, and under which token the four messages were leased.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ async def fill(data: Path, crashed: Path) -> dict[str, object]:
         held = await consumer.poll(4)
         messages = list(held)
         assert [one.value for one in messages] == [b"message-0", b"message-1", b"message-2", b"message-3"], messages
+        token = messages[0]._part.token
         await messages[0].ack()
         await messages[1].nack(delay_ms=LEASE_MS)
         await messages[2].reject("broken")
@@ -76,7 +78,7 @@ async def fill(data: Path, crashed: Path) -> dict[str, object]:
         (crashed / "lock").unlink(missing_ok=True)
     await server.stop()
     tear(before, crashed)
-    return {"moment_ms": moment_ms, "lease_ms": LEASE_MS, "release": "0.1.0"}
+    return {"moment_ms": moment_ms, "lease_ms": LEASE_MS, "release": lanner.__version__, "token": token}
 
 
 def address(server: Server) -> str:

@@ -32,6 +32,7 @@ _LIMITS: Final = (
     ("HELLO_DEADLINE_MS", "milliseconds from connecting to HELLO"),
     ("FRAME_DEADLINE_MS", "milliseconds from a frame's first byte to its last, while the broker reads"),
     ("UNFINISHED_BYTES_MAX", "bytes of all requests that are not whole yet, over all connections of a broker"),
+    ("CONTROLS_BYTES_MAX", "bytes of the control parts of all requests that a broker works on at once"),
     ("CONNECTION_INFLIGHT_MAX", "requests of one connection that a broker works on at once"),
     ("CONNECTION_INFLIGHT_BYTES_MAX", "bulk bytes of those"),
     ("CONNECTION_UNSENT_BYTES_MAX", "bytes of replies that a client has not read"),
@@ -62,6 +63,7 @@ _LIMITS: Final = (
     ("STAGE_HOLD_MS_MAX", "milliseconds that stages are held until they are prepared"),
     ("COMMIT_TIMEOUT_MS_MAX", "milliseconds from BEGIN to the deadline of a try"),
     ("OFFSET_MAX", "the largest offset, token, sequence or time"),
+    ("DEDUP_IDS_PER_PARTITION_MAX", "dedup ids that a partition remembers; at the bound a new one gets Overloaded"),
     ("PRODUCER_RESULTS_KEPT", "batches of a producer (per partition and priority) that a retry finds again"),
 )
 

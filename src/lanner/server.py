@@ -12,6 +12,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final, Protocol
 
+from lanner import limits
 from lanner.api.native import NativeDoor
 from lanner.broker.node import Node
 from lanner.broker.service import Service
@@ -68,8 +69,23 @@ class Server:
         await node.open()
         self._opened = True
         self.service = Service(node)
-        unfinished, seats = Unfinished(), Seats.for_open_files(open_files_max())
-        native = NativeDoor(self.service, intake=node.intake, unfinished=unfinished, seats=seats)
+        settings = self.settings
+        unfinished = Unfinished(settings.unfinished_bytes_max, settings.frame_deadline_ms)
+        seats = Seats.for_open_files(open_files_max(), settings.connections_max)
+        if seats.callers_max < settings.connections_max != limits.CONNECTIONS_MAX:
+            _log.warning(
+                "connections_max is %d, but beside storage this process may open files for %d only (see ulimit -n)",
+                settings.connections_max,
+                seats.callers_max,
+            )
+        native = NativeDoor(
+            self.service,
+            intake=node.intake,
+            unfinished=unfinished,
+            between_brokers=unfinished.another(),
+            seats=seats,
+            control_bytes_max=settings.control_bytes_max,
+        )
         self.native_address = await self._open("native", native, native.bind)
         if node.place.is_found:
             await node.join(self.service.addresses)

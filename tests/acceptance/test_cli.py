@@ -128,6 +128,20 @@ def test_lines_are_published_from_standard_input(broker):
     assert sorted(values) == sorted(lines.split("\n"))
 
 
+def test_a_line_of_a_slow_pipe_is_published_at_once_and_ctrl_c_ends_the_wait_for_more(broker):
+    lanner("topic", "create", "lines", "-p", "1")
+    command = [sys.executable, "-m", "lanner.cli", "publish", "lines"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as slow:
+        assert slow.stdin is not None and slow.stderr is not None
+        slow.stdin.write(b"first\nhal")
+        slow.stdin.flush()
+        (first,) = documents("consume", "lines", "--follow", "-n", "1")
+        assert first["value"] == "first"
+        slow.send_signal(signal.SIGINT)
+        assert slow.wait(30) == 130
+        assert slow.stderr.read() == b""
+
+
 def test_what_is_not_acknowledged_comes_again(broker):
     lanner("topic", "create", "orders", "-p", "1", "backoff_ms=0")
     lanner("publish", "orders", "x")

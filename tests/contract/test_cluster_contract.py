@@ -177,7 +177,7 @@ def test_several_topics_never_cross_and_a_second_one_does_not_stop_elections(clu
         for number in range(30):
             for topic in topics:
                 queue.publish(topic, f"{topic}/{number}", partition=number % 2)
-        for number in BROKERS:  # each in turn: whoever is left has everything that was acknowledged
+        for number in BROKERS:  # each in turn: those that are left have everything that was acknowledged
             cluster.kill(number)
             for topic in topics:
                 for partition in range(2):

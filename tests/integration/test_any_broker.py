@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest_asyncio
 
 from lanner.api.rest.routes import OPERATIONS
 from lanner.broker.settings import BrokerSettings
+from lanner.client import connect
 from lanner.errors import StorageFailed
 from lanner.server import Server
 
@@ -147,6 +149,8 @@ def told(answer: httpx.Response) -> Any:
     body = answer.json()
     for field in ("node_id", "oldest_age_ms"):
         body.pop(field, None)
+    for broker in body.get("brokers", []):
+        assert broker.pop("scrub")["damaged"] == 0
     if "group" in body:
         for part in body.get("partitions", []):
             part.pop("oldest_age_ms")
@@ -175,6 +179,42 @@ async def test_every_route_gives_the_same_truth_on_every_broker(three: Three, to
     assert all(broker["alive"] and broker["replicas"] >= 3 for broker in cluster["brokers"])
     stats = (await three.http[0].get(f"/raft/stats?topic={topic}&partitionID=1")).json()
     assert stats["state"] == "Leader" and stats["num_peers"] == "2"
+
+
+async def test_a_create_that_is_repeated_under_its_id_gets_its_first_answer(three: Three, topic: str) -> None:
+    made = {"name": topic, "settings": {"partitions": 2}, "create_id": "c0ffee"}
+    answers = [await client.post("/v1/topics", json=made) for client in three.http]
+    assert [answer.status_code for answer in answers] == [201, 201, 201]
+    assert len({answer.json()["incarnation"] for answer in answers}) == 1
+    for other in ({**made, "create_id": "decade"}, {"name": topic}):
+        refused = await three.http[0].post("/v1/topics", json=other)
+        assert (refused.status_code, refused.json()["type"]) == (409, "TopicExists")
+    long = await three.http[0].post("/v1/topics", json={**made, "create_id": "x" * 65})
+    assert long.status_code == 400 and "create_id" in long.text
+
+
+async def test_a_group_that_is_not_there_has_committed_nothing_and_is_not_found(three: Three, topic: str) -> None:
+    await three.make_topic(topic)
+    group, here = f"/v1/topics/{topic}/groups/readers", three.http[0]
+
+    async def found() -> tuple[int, int]:
+        return (await here.get(f"{group}/committed")).status_code, (await here.get(group)).status_code
+
+    assert await found() == (404, 404)
+    assert (await here.post(f"{group}/commit", json={"offsets": {"0": 0}})).status_code == 204
+    assert (await here.get(f"{group}/committed")).json()["offsets"] == {"0": 0}
+    assert (await here.delete(group)).status_code == 204
+    assert await found() == (404, 404)
+    assert (await here.get(f"{group}/committed")).json()["type"] == "GroupNotFound"
+    await here.post(f"/v1/topics/{topic}/messages", json={"messages": [{"value": "old"}]})
+    await here.post(f"{group}/poll", json={"max_messages": 1})  # it works as a queue: there, with nothing committed
+    assert (await here.get(f"{group}/committed")).json()["offsets"] == {}
+    async with await connect(three.seeds[0]) as queue:  # a reader asks before there is a group: that is no error
+        assert await queue.admin.committed(topic, "new") == {}
+        before_ms = time.time_ns() // 1_000_000
+        described = await queue.admin.group(topic, "readers")
+        (oldest_ms,) = {part.oldest_ms for part in described.partitions} - {0}
+        assert before_ms - oldest_ms <= described.oldest_age_ms <= time.time_ns() // 1_000_000 - oldest_ms
 
 
 async def test_a_message_published_on_one_broker_is_consumed_on_any_other_exactly_once(
@@ -399,7 +439,7 @@ async def test_no_ack_that_took_effect_is_called_lost_when_its_leader_dies(doome
         await asyncio.gather(*working)
     assert answered == 600
     again = (await strangers[1].post(f"{path}/ack", json={"messages": targets})).json()
-    assert (again["settled"], again["failed"]) == (600, 0), "the first answers, from whoever leads now"
+    assert (again["settled"], again["failed"]) == (600, 0), "the first answers, from the present leader"
 
 
 async def test_of_two_creates_at_two_brokers_exactly_one_wins(three: Three, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Transactions against real brokers: all or nothing, once, whoever dies and whichever leader moves."""
+"""Transactions against real brokers: all or nothing, once, also when brokers die and leaders move."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ async def test_a_broker_that_comes_back_with_an_empty_disk_joins_anew_and_gets_e
             await workload.until_published(RESUME_SECONDS)
             await asyncio.to_thread(cluster.wipe, 2)
             await asyncio.to_thread(cluster.restart, 2)
-            assert cluster.node_id(2) != old, "the same name, but nobody who ever voted"
+            assert cluster.node_id(2) != old, "the same name, under an id that never voted"
             async with lanner.connect(cluster.address) as queue:
 
                 async def is_rebuilt() -> bool:

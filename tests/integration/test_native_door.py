@@ -29,6 +29,7 @@ from lanner.errors import (
     LeaseLost,
     MalformedBatch,
     MessageTooLarge,
+    Overloaded,
     PartitionNotFound,
     ProtocolError,
     ServiceUnavailable,
@@ -544,3 +545,73 @@ async def test_a_client_that_dribbles_its_hello_is_let_go(broker: Broker) -> Non
         assert "no HELLO came within 80 ms" in (await read_error(reader)).message
     door._listener.hello_deadline_ms = limits.HELLO_DEADLINE_MS
     await broker.still_serves()
+
+
+# ---------------------------------------------------------------------- what all connections may have in hand together
+
+
+def crowded(sequence: int, count: int) -> Poll:
+    """A poll that waits, with so many settles on it."""
+    settles = [SettleItem(0, 1, number, 1, SettleKind.ACK, reason="r" * 90) for number in range(count)]
+    return Poll("workers", "orders", "me", sequence, wait_ms=60_000, settles=settles)
+
+
+async def test_large_control_parts_of_all_connections_have_one_budget_and_small_ones_go_on(tmp_path: Path) -> None:
+    settings = BrokerSettings(
+        data=str(tmp_path / "data"),
+        http="",
+        native="127.0.0.1:0",
+        disk_reserve_bytes=0,
+        control_bytes_max=4 * limits.MIB,
+        connections_max=4,
+        unfinished_bytes_max=64 * limits.MIB,
+        frame_deadline_ms=7_000,
+    )
+    server = Server(settings)
+    await server.start()
+    assert server.native_address is not None
+    (door,) = [door for door in server._doors if isinstance(door, NativeDoor)]
+    links = [await open_connection(*server.native_address) for _ in range(4)]
+    try:
+        await links[0].request(Command.CREATE_TOPIC, administration.CreateTopic("orders", {"partitions": 1}))
+        with pytest.raises(Overloaded, match="which is all it may have"):
+            await open_connection(*server.native_address)
+        for budget in (door._listener.unfinished, door.between_brokers):
+            assert (budget.bytes_max, budget.deadline_seconds) == (64 * limits.MIB, 7)
+        waiting = []
+        for sequence, link in enumerate(links[:2]):  # each about 0.9 MiB: together nearly half of the budget
+            poll = link.poll(crowded(sequence, 8_500))
+            assert poll.settled is not None
+            await poll.settled
+            waiting.append(poll.polled)
+        assert 1 << 20 < door.controls.held_bytes <= 2 << 20
+        with pytest.raises(Overloaded, match="control_bytes_max") as caught:
+            await links[2].poll(crowded(7, 8_500)).polled
+        assert caught.value.retry_after_ms
+        broker = Broker(server, links[3])
+        await broker.publish(b"goes on")
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await broker.publish(b"for the other")
+        await asyncio.gather(*waiting)
+        assert door.controls.held_bytes == 0
+        await links[2].request(Command.SETTLE, messages.Settle("workers", "orders", crowded(8, 8_500).settles))
+    finally:
+        for link in links:
+            await link.close()
+        await server.stop()
+
+
+async def test_a_connection_that_goes_gives_back_what_its_requests_held(broker: Broker) -> None:
+    (door,) = [door for door in broker.server._doors if isinstance(door, NativeDoor)]
+    link = await open_connection(*broker.address)
+    poll = link.poll(crowded(1, 100))
+    assert poll.settled is not None
+    await poll.settled
+    held = door.controls.held_bytes
+    await link.close()
+    with pytest.raises(LannerError):
+        await poll.polled
+    async with asyncio.timeout(5):
+        while door.controls.held_bytes:
+            await asyncio.sleep(0)
+    assert held > 5_000

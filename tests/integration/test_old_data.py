@@ -1,4 +1,4 @@
-"""A data directory that release 0.1.0 left after a crash starts with everything in it (`tools/old_data.py` made it)."""
+"""A data directory that an older release left after a crash starts with everything in it (see `tools/old_data.py`)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ import lanner
 from lanner import features
 from lanner.broker.node import Node
 from lanner.broker.settings import BrokerSettings
+from lanner.errors import LeaseLost
+from lanner.net.connector import open_connection
 from lanner.server import Server
+from lanner.wire.messages import Command, Settle, SettleItem, SettleKind
 
-FIXTURE = Path(__file__).parent.parent / "fixtures" / "data-0.1.0.tar.xz"
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+LEVELS = {"0.1.0": features.LOWEST, "0.2.0": features.IDENTITIES}  # of a cluster that such a release founded
 SECONDS = 20.0
 
 
 class Old:
     """A broker of this release on the old data, at the time at which it crashed."""
 
-    def __init__(self, folder: Path) -> None:
-        with tarfile.open(FIXTURE) as archive:
+    def __init__(self, folder: Path, release: str) -> None:
+        with tarfile.open(FIXTURES / f"data-{release}.tar.xz") as archive:
             archive.extractall(folder, filter="data")
         contents = json.loads((folder / "contents.json").read_text())
+        assert contents["release"] == release
+        self.level = LEVELS[release]
+        self.token: int = contents.get("token", 0)
         self.now_ms: int = contents["moment_ms"]
         self.lease_ms: int = contents["lease_ms"]
         self.settings = BrokerSettings(
@@ -51,9 +58,9 @@ class Old:
         return "{}:{}".format(*self.server.native_address)
 
 
-@pytest.fixture
-async def old(tmp_path: Path) -> AsyncIterator[Old]:
-    old = Old(tmp_path)
+@pytest.fixture(params=sorted(LEVELS))
+async def old(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Old]:
+    old = Old(tmp_path, request.param)
     yield old
     await old.stop()
 
@@ -92,12 +99,28 @@ async def test_everything_that_the_last_release_left_is_there(old: Old, caplog: 
         assert fresh.offset == 9, "what was torn was never confirmed"
 
 
+@pytest.mark.parametrize("old", ["0.2.0"], indirect=True)
+async def test_settles_that_the_last_release_answered_get_the_same_answers_again(old: Old) -> None:
+    await old.start()
+    assert old.server is not None and old.server.native_address is not None
+    link = await open_connection(*old.server.native_address)
+    try:
+        wanted = [(0, SettleKind.ACK, 0), (0, SettleKind.NACK, LeaseLost.code), (2, SettleKind.REJECT, 0)]
+        for offset, kind, code in wanted:  # acked, and not nacked; rejected with this reason
+            reason = "broken" if kind is SettleKind.REJECT else ""
+            item = SettleItem(0, old.token, offset, 1, kind, -1, reason)
+            (settled,) = (await link.request(Command.SETTLE, Settle("billing", "orders", [item]))).control.items
+            assert settled.code == code, (offset, kind)
+    finally:
+        await link.close()
+
+
 async def test_its_level_stays_until_somebody_raises_it_and_every_start_says_that_it_could_be(
     old: Old, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = await old.start()
     cluster = node.engine.cluster
-    assert node.engine.feature_level == features.LOWEST
+    assert node.engine.feature_level == old.level
     async with asyncio.timeout(SECONDS):
         while cluster.brokers[node.node_id].feature_max != features.HIGHEST:  # it says what it is now
             await asyncio.sleep(0.02)
@@ -105,7 +128,7 @@ async def test_its_level_stays_until_somebody_raises_it_and_every_start_says_tha
             await asyncio.sleep(0.02)
     async with lanner.connect(old.address) as queue:
         found = await queue.admin.describe_cluster()
-        assert (found.feature_level, found.feature_level_possible, found.behind) == (1, features.HIGHEST, [])
+        assert (found.feature_level, found.feature_level_possible, found.behind) == (old.level, features.HIGHEST, [])
         assert await queue.admin.upgrade() == features.HIGHEST
         assert await queue.admin.upgrade() == features.HIGHEST
     await old.stop()

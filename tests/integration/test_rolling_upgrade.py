@@ -1,4 +1,4 @@
-"""Brokers of release 0.1.0 are replaced by this release one by one, under load, and clients of 0.1.0 go on."""
+"""Brokers of older releases are replaced by this release one by one, under load, and their clients go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -14,9 +15,9 @@ from lanner import features
 from lanner.testing.cluster_process import ClusterProcess
 from lanner.testing.workload import Workload
 
-OLD = "cd059dd"
 RESUME_SECONDS = 60.0
 SETTINGS = {"segment_bytes": 16 << 20, "save_interval_ms": 300}
+RELEASES = {"0.1.0": ("cd059dd", features.LOWEST), "0.2.0": ("f92e91f", features.IDENTITIES)}  # commit, level
 REPOSITORY = Path(__file__).parent.parent.parent
 OLD_CLIENT = """
 import asyncio, sys, lanner
@@ -38,17 +39,26 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def old_source(tmp_path: Path, chaos: bool) -> Path:
+class Release(NamedTuple):
+    """An older release, unpacked."""
+
+    name: str
+    level: int  # of a cluster that it founded
+    source: Path
+
+
+@pytest.fixture(params=sorted(RELEASES))
+def old(request: pytest.FixtureRequest, tmp_path: Path, chaos: bool) -> Release:
     if not chaos:
         pytest.skip("three brokers are upgraded under load for a minute: `make chaos`")
-    folder = tmp_path / "release-0.1.0"
+    commit, level = RELEASES[request.param]
+    folder = tmp_path / f"release-{request.param}"
     folder.mkdir()
-    packed = subprocess.run(["git", "archive", OLD, "src"], cwd=REPOSITORY, capture_output=True, check=False)
+    packed = subprocess.run(["git", "archive", commit, "src"], cwd=REPOSITORY, capture_output=True, check=False)
     if packed.returncode:
-        pytest.skip(f"this copy of the repository does not have {OLD}, which is release 0.1.0")
+        pytest.skip(f"this copy of the repository does not have {commit}, which is release {request.param}")
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
-    return folder / "src"
+    return Release(request.param, level, folder / "src")
 
 
 def old_words(source: Path) -> tuple[str, ...]:
@@ -68,10 +78,10 @@ def run_old_client(source: Path, address: str) -> str:
     return done.stdout.strip()
 
 
-async def test_three_brokers_are_upgraded_one_by_one_under_load(old_source: Path, tmp_path: Path) -> None:
+async def test_three_brokers_are_upgraded_one_by_one_under_load(old: Release, tmp_path: Path) -> None:
     cluster = ClusterProcess(tmp_path / "cluster", settings=SETTINGS)
     for broker in cluster.brokers.values():
-        broker.wrapper = old_words(old_source)
+        broker.wrapper = old_words(old.source)
     with cluster:
         workload = Workload(cluster.address, "orders", partitions=3, urls=cluster.urls, pause_seconds=0.02)
         await workload.make_topic()
@@ -84,12 +94,12 @@ async def test_three_brokers_are_upgraded_one_by_one_under_load(old_source: Path
                 broker.wrapper = ()
                 await asyncio.to_thread(cluster.restart, number)
                 print(f"broker {number} upgraded; resumed after {await workload.until_published(RESUME_SECONDS):.2f} s")
-            assert await asyncio.to_thread(run_old_client, old_source, cluster.address) == "0.1.0"
+            assert await asyncio.to_thread(run_old_client, old.source, cluster.address) == old.name
             async with lanner.connect(cluster.address) as queue:
-                assert await _level_when_possible(queue) == features.LOWEST
+                assert await _level_when_possible(queue) == old.level
                 assert await queue.admin.upgrade() == features.HIGHEST
             await workload.until_published(RESUME_SECONDS)
-            assert await asyncio.to_thread(run_old_client, old_source, cluster.address) == "0.1.0"
+            assert await asyncio.to_thread(run_old_client, old.source, cluster.address) == old.name
             workload.calm()
             broken = await workload.finish()
         finally:

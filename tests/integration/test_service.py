@@ -335,6 +335,31 @@ async def test_below_the_reserve_publishes_are_refused_and_acks_go_on(server: Se
     await publish(service, "orders", "taken again")
 
 
+async def test_at_the_bound_of_dedup_ids_a_new_one_is_refused_and_a_known_one_gets_its_first_answer(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEDUP_IDS_PER_PARTITION_MAX", 2)
+    await service.create_topic(ANONYMOUS, "orders", {"partitions": 1, "dedup_window_ms": 600_000})
+
+    async def send(dedup_id: bytes) -> Any:
+        return await service.publish_messages(ANONYMOUS, "orders", [NewMessage(b"value", dedup_id=dedup_id)])
+
+    first = [await send(name) for name in (b"a", b"b")]
+    with pytest.raises(Overloaded, match="lower the topic's dedup_window_ms") as caught:
+        await send(b"c")
+    assert 0 < (caught.value.retry_after_ms or 0) <= 600_000
+    for name, stored in zip((b"a", b"b"), first, strict=True):
+        assert await send(name) == [stored[0]._replace(duplicate=True)]
+    await service.change_topic(ANONYMOUS, "orders", {"dedup_window_ms": 0})
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await send(b"c")
+                break
+            except Overloaded as error:
+                await asyncio.sleep((error.retry_after_ms or 0) / 1_000)
+
+
 async def test_a_full_topic_rejects_at_once_or_drops_its_oldest(service: Service) -> None:
     await service.create_topic(ANONYMOUS, "small", {"partitions": 1, "max_bytes": 1_000})
     with pytest.raises(TopicFull):

@@ -83,7 +83,7 @@ class Stage:
         self._note()
 
     def _note(self) -> None:
-        """What changed in the eyes of whoever leads."""
+        """What changed in the eyes of the leader."""
         cluster = self.cluster
         metadata = self._metadata()
         if metadata is None:

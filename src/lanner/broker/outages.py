@@ -30,9 +30,13 @@ class Outages:
     @property
     def stopped(self) -> dict[str, str]:
         """Partitions whose replica here does not run, and why."""
+        return {self._shown(set_id): why for set_id, why in self.by_set().items()}
+
+    def by_set(self) -> dict[int, str]:
+        """The same, by the id of the replica set."""
         errors: dict[int, LannerError] = {**self._engine.stopped}
         errors |= {set_id: closed.error for set_id, closed in self._engine.ledger.damaged.items()}
-        return {self._shown(set_id): error.message for set_id, error in errors.items()}
+        return {set_id: error.message for set_id, error in errors.items()}
 
     def refuse_alone(self) -> None:
         """Without other brokers a damaged partition has no other copy: it is for the operator to say what is lost."""

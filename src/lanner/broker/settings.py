@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from lanner import limits
 from lanner.errors import ValidationError
@@ -51,6 +53,10 @@ class BrokerSettings:
     hand_over_ms: int = 2_000  # for others to take over leadership before this broker stops
     snapshot_bytes_per_second: int = 64 * limits.MIB
     allow_origins: tuple[str, ...] = ()  # web pages that may use REST beside the broker's own, SCHEME://HOST:PORT
+    connections_max: int = limits.CONNECTIONS_MAX  # of callers, over all doors, where so many files may be opened
+    unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX  # of all requests that are not whole yet
+    frame_deadline_ms: int = limits.FRAME_DEADLINE_MS  # from a request's first byte to its last
+    control_bytes_max: int = limits.CONTROLS_BYTES_MAX  # of the control parts of all native requests in hand
 
     def __post_init__(self) -> None:
         for what in ("http", "grpc", "native", "advertise"):
@@ -58,10 +64,12 @@ class BrokerSettings:
         self._check_cluster()
         if not self.data:
             raise ValidationError("data is empty: name the folder that holds the broker's data", field="data")
-        if not 1 <= self.default_partitions <= limits.PARTITIONS_MAX:
-            raise ValidationError(
-                f"default_partitions must lie in 1 to {limits.PARTITIONS_MAX}", field="default_partitions"
-            )
+        for what, (low, high) in _BOUNDS.items():
+            value = getattr(self, what)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ValidationError(
+                    f"{what} is {value!r}: it must be a whole number from {low} to {high}", field=what
+                )
 
     def _check_cluster(self) -> None:
         if self.name:
@@ -105,3 +113,14 @@ class BrokerSettings:
         while size > limits.SEGMENT_BYTES_MIN and size * limits.SEGMENTS_PER_DISK > disk_bytes:
             size //= 2
         return size
+
+
+_HOUR_MS: Final = 3_600_000
+_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+    "default_partitions": (1, limits.PARTITIONS_MAX),
+    "stop_ms": (0, _HOUR_MS),
+    "connections_max": (1, limits.OPEN_FILES_WANTED),
+    "unfinished_bytes_max": (2 * limits.FRAME_BYTES_MAX, 1024 * limits.GIB),
+    "frame_deadline_ms": (1_000, _HOUR_MS),
+    "control_bytes_max": (4 * limits.CONTROL_BYTES_MAX, 1024 * limits.GIB),
+}

@@ -22,13 +22,13 @@ Broker = Annotated[str, typer.Argument(help="The broker's name, or its node id."
 
 @app.command("list")
 def list_all(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> None:
-    """List the brokers: state, addresses, what they hold and lead."""
+    """List the brokers: state, addresses, what they hold and lead, and how far each is with scrubbing its disk."""
     screen = Screen(as_json)
     found = screen.with_queue(servers, lambda queue: queue.admin.describe_cluster())
     if as_json:
         screen.document({"brokers": plain(found.brokers)})
     else:
-        show_brokers(screen, found)
+        show_brokers(screen, found, scrubs=True)
 
 
 @app.command("add")

@@ -140,13 +140,28 @@ def cancel(
     )
 
 
-def show_brokers(screen: Screen, found: ClusterDescription) -> None:
+def show_brokers(screen: Screen, found: ClusterDescription, *, scrubs: bool = False) -> None:
     racks = any(broker.rack for broker in found.brokers)
     columns = ["broker", "state", "leads", "replicas", "metadata", "native", "REST"]
+    more = [*(["rack"] if racks else []), *(["scrub"] if scrubs else [])]
     screen.table(
-        [*columns, "rack"] if racks else columns,
-        [_row(broker, found.metadata_leader, racks) for broker in found.brokers],
+        [*columns, *more],
+        [
+            (*_row(broker, found.metadata_leader, racks), *([_scrub_text(broker)] if scrubs else []))
+            for broker in found.brokers
+        ],
     )
+
+
+def _scrub_text(broker: BrokerState) -> object:
+    """How far a broker is with reading what lies on its disk, and what came of it the last time."""
+    found = broker.scrub
+    if found is None or not (found.running or found.passes):
+        return "-"
+    done = f"{min(found.read_bytes * 100 // max(found.expected_bytes, 1), 99)}% read" if found.running else "done"
+    if found.damaged:
+        return coloured(f"{done}, {found.damaged} damaged", "red")
+    return done if found.running else coloured(f"{done}, nothing damaged", "green")
 
 
 def _row(broker: BrokerState, metadata_leader: str, racks: bool) -> tuple[object, ...]:

@@ -3,11 +3,15 @@
 The file holds the long options of the command, as TOML (`.toml`) or JSON (`.json`); dashes and underscores are one. A
 flag wins over the environment, the environment over the file, the file over the defaults. A name that the command does
 not have is refused: a misspelt setting must not be taken for the default.
+
+Whatever is wrong with a value, also what is found only when the broker looks at it, is blamed on the place that it was
+given at (`origin_of`): the file with its line, the variable, or the flag.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +20,7 @@ from typing import Annotated, Any, Final
 import typer
 
 FILE_BYTES_MAX: Final = 1 << 20
+_ORIGINS: Final = "lanner.config.origins"  # in the context: by parameter, the place in the file
 
 
 def _take(context: typer.Context, path: str) -> str:
@@ -23,6 +28,18 @@ def _take(context: typer.Context, path: str) -> str:
     if path and not context.resilient_parsing:
         context.default_map = {**(context.default_map or {}), **_read(context, Path(path))}
     return path
+
+
+def origin_of(context: typer.Context, name: str) -> str:
+    """Where a parameter got its value, as a person would look for it; empty: nobody gave one."""
+    source = context.get_parameter_source(name)
+    kind = "" if source is None else source.name
+    (parameter,) = [one for one in context.command.params if one.name == name]
+    if kind == "COMMANDLINE":
+        return next(option for option in parameter.opts if option.startswith("--"))
+    if kind == "ENVIRONMENT":
+        return f"the variable {parameter.envvar}"
+    return str(context.meta.get(_ORIGINS, {}).get(name, "")) if kind == "DEFAULT_MAP" else ""
 
 
 Config = Annotated[
@@ -45,21 +62,30 @@ def _read(context: typer.Context, path: Path) -> dict[str, Any]:
         if option.startswith("--") and option not in ("--config", "--help") and parameter.name
     }
     found: dict[str, Any] = {}
-    for given, value in _load(path).items():
+    values, text = _load(path)
+    origins = context.meta.setdefault(_ORIGINS, {})
+    for given, value in values.items():
         name = given.replace("_", "-")
+        where = f"{path}{_line_of(text, given)}: {given!r}"
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; it knows {', '.join(sorted(known))}"
-            raise typer.BadParameter(f"{path}: {given!r} is not a setting of this command{hint}")
+            raise typer.BadParameter(f"{where} is not a setting of this command{hint}")
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = ",".join(value)
         if not isinstance(value, str | int | bool):
-            raise typer.BadParameter(
-                f"{path}: {given!r} must be text, a whole number, true or false, or a list of text"
-            )
-        _check(context, known[name], value, f"{path}: {given!r}")
+            raise typer.BadParameter(f"{where} must be text, a whole number, true or false, or a list of text")
+        _check(context, known[name], value, where)
         found[known[name]] = value
+        origins[known[name]] = where
     return found
+
+
+def _line_of(text: str, given: str) -> str:
+    """In which line of the file a setting stands, if it is plain to see."""
+    key = re.escape(given)
+    seen = re.search(rf"""^[ \t{{,]*(["']?){key}\1[ \t]*[=:]""", text, re.MULTILINE)
+    return "" if seen is None else f", line {text.count(chr(10), 0, seen.start()) + 1}"
 
 
 def _check(context: typer.Context, name: str, value: str | int | bool, where: str) -> None:
@@ -73,8 +99,8 @@ def _check(context: typer.Context, name: str, value: str | int | bool, where: st
         raise typer.BadParameter(f"{where}: {getattr(error, 'message', error)}") from None
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """What the file says, or an error that names it."""
+def _load(path: Path) -> tuple[dict[str, Any], str]:
+    """What the file says, and its text; or an error that names it."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
@@ -84,15 +110,15 @@ def _load(path: Path) -> dict[str, Any]:
         raise typer.BadParameter(f"{path} has more than {FILE_BYTES_MAX} bytes: it is no settings file")
     try:
         if path.suffix == ".toml":
-            return tomllib.loads(data.decode())
+            return tomllib.loads(data.decode()), data.decode()
         if path.suffix == ".json":
             found = json.loads(data)
             if isinstance(found, dict):
-                return found
+                return found, data.decode(errors="replace")
             raise ValueError("it must hold one object")
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{path} does not parse: {error}") from None
     raise typer.BadParameter(f"{path}: name the file .toml or .json, so that it is clear how to read it")
 
 
-__all__ = ["Config"]
+__all__ = ["Config", "origin_of"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,10 +40,7 @@ def list_all(
     else:
         screen.table(
             ["topic", "group", "kind", "lag", "ready", "leased", "waiting", "dead", "oldest"],
-            [
-                (group.topic, group.group, group.kind, *_sums(group).values(), age_text(_oldest_seconds(group)))
-                for group in found
-            ],
+            [(group.topic, group.group, group.kind, *_sums(group).values(), _oldest(group)) for group in found],
         )
 
 
@@ -71,7 +67,7 @@ def show(topic: Topic, group: Group, servers: Servers = SERVERS_DEFAULT, as_json
             )
             for part in found.partitions
         ],
-        title=f"{found.group} on {found.topic} ({found.kind}), oldest unsettled: {age_text(_oldest_seconds(found))}",
+        title=f"{found.group} on {found.topic} ({found.kind}), oldest unsettled: {_oldest(found)}",
     )
 
 
@@ -115,8 +111,8 @@ def described(group: GroupDescription) -> dict[str, Any]:
         "group": group.group,
         "kind": group.kind,
         **_sums(group),
-        "oldest_age_ms": round(_oldest_seconds(group) * 1000),
-        "partitions": [{**plain(part), "oldest_age_ms": _age_ms(part.oldest_ms)} for part in group.partitions],
+        "oldest_age_ms": group.oldest_age_ms,
+        "partitions": plain(group.partitions),
     }
 
 
@@ -127,9 +123,5 @@ def _sums(group: GroupDescription) -> dict[str, int]:
     }
 
 
-def _oldest_seconds(group: GroupDescription) -> float:
-    return max((_age_ms(part.oldest_ms) for part in group.partitions), default=0) / 1000
-
-
-def _age_ms(since_ms: int) -> int:
-    return max(0, round(time.time() * 1000) - since_ms) if since_ms else 0
+def _oldest(group: GroupDescription) -> str:
+    return age_text(group.oldest_age_ms / 1000)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from io import BufferedReader
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from lanner.cli.outlet import Outlet
     from lanner.client import MessageBatch, Queue, Receipts
 
-_READ_BYTES: Final = 1 << 20
-_LINE_BYTES_MAX: Final = 2 << 20
 _DRAIN_WAIT_MS: Final = 250
 _FOLLOW_WAIT_MS: Final = 10_000
 _COLOURS: Final = {9: "red", 0: "blue"}
@@ -104,9 +101,11 @@ def publish(
 async def _pump(
     screen: Screen, queue: Queue, send: Callable[[Queue, list[bytes]], Awaitable[Receipts]], began: float
 ) -> int:
+    from lanner.cli.inlet import Inlet
+
     total = 0
     with _Progress(screen.as_json) as progress:
-        for lines in _lines(screen):
+        async for lines in Inlet(sys.stdin).lines():
             await send(queue, lines)
             total += len(lines)
             progress.show(total, time.monotonic() - began)
@@ -244,20 +243,6 @@ def _show(screen: Screen, message: Shown, values: bool) -> None:
     name = typer.style(f"{priority_name(message.priority)!s:>6}", fg=_COLOURS.get(message.priority))
     retry = typer.style(f" (attempt {message.attempt})", fg="yellow") if message.attempt > 1 else ""
     typer.echo(f"{name}  {typer.style(message.id, dim=True)}{retry}  {text}")
-
-
-def _lines(screen: Screen) -> Iterator[list[bytes]]:
-    """Lines of standard input, as many at a time as have arrived: a slow pipe is not kept waiting for a full batch."""
-    left = b""
-    arriving = cast(BufferedReader, sys.stdin.buffer)
-    while chunk := arriving.read1(_READ_BYTES):
-        *lines, left = (left + chunk).split(b"\n")
-        if len(left) > _LINE_BYTES_MAX:
-            screen.fail("a line is longer than a message may be (1 MiB)", kind="MessageTooLarge")
-        if lines:
-            yield lines
-    if left:
-        yield [left]
 
 
 class _Progress:

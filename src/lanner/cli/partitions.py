@@ -25,7 +25,7 @@ def list_all(
     servers: Servers = SERVERS_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show who leads each partition, who has a copy, and who lags."""
+    """Show who leads each partition, who has a copy, who lags, and whose copy does not run."""
     screen = Screen(as_json)
 
     async def work(queue: Queue) -> tuple[list[PartitionReplicas], ClusterDescription]:
@@ -65,8 +65,11 @@ def _health(one: PartitionReplicas, dead: set[str]) -> Any:
     gone = [replica.name for replica in one.replicas if replica.node_id in dead]
     voters = sum(replica.role == "voter" for replica in one.replicas)
     steps = [f"{replica.step} on {replica.name}" for replica in one.replicas if replica.step]
+    stopped = [f"stopped on {replica.name}: {replica.stopped}" for replica in one.replicas if replica.stopped]
     if not one.leader:
-        return coloured("nobody leads it", "red")
+        return coloured("; ".join(["nobody leads it", *stopped]), "red")
+    if stopped:
+        return coloured("; ".join(stopped), "red")
     if steps:
         return coloured(", ".join(steps).replace("_", " "), "cyan")
     if gone:

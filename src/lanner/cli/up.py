@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from lanner.cli.config import Config
+from lanner import limits
+from lanner.cli.config import Config, origin_of
 from lanner.cli.options import AsJson
 from lanner.cli.screen import EXIT_DAMAGED, EXIT_REMOVED, Screen
-from lanner.errors import BrokerRemoved, LannerError, StorageDamaged
+from lanner.errors import BrokerRemoved, LannerError, StorageDamaged, ValidationError
 
 if TYPE_CHECKING:
     from lanner.server import Server
@@ -63,9 +64,47 @@ AllowOrigin = Annotated[
         help="Web pages that may use REST beside the broker's own: SCHEME://HOST:PORT,...; * is any.",
     ),
 ]
+ConnectionsMax = Annotated[
+    int,
+    typer.Option(
+        envvar="LANNER_CONNECTIONS_MAX",
+        help="Connections of callers over all doors; fewer, where the process may not open so many files.",
+    ),
+]
+UnfinishedBytesMax = Annotated[
+    int,
+    typer.Option(
+        envvar="LANNER_UNFINISHED_BYTES_MAX",
+        help="Bytes of all requests that are not whole yet; beyond it the slowest is let go.",
+    ),
+]
+FrameDeadline = Annotated[
+    int, typer.Option(envvar="LANNER_FRAME_DEADLINE_MS", help="Milliseconds from a request's first byte to its last.")
+]
+ControlBytesMax = Annotated[
+    int,
+    typer.Option(
+        envvar="LANNER_CONTROL_BYTES_MAX",
+        help="Bytes of the control parts of all native requests in hand; beyond it they are refused.",
+    ),
+]
+StopMs = Annotated[
+    int,
+    typer.Option(
+        envvar="LANNER_STOP_MS",
+        help="Milliseconds for the disk to take what is in flight when the broker stops; then it ends without it.",
+    ),
+]
+_PARAMETERS: Final = {  # where the option has another name than the broker's setting
+    "auto_create_topics": "auto_create",
+    "default_partitions": "partitions",
+    "disk_reserve_bytes": "disk_reserve",
+    "allow_origins": "allow_origin",
+}
 
 
 def up(
+    context: typer.Context,
     data: Data = "data",
     http: Http = "127.0.0.1:8080",
     native: Native = "127.0.0.1:7400",
@@ -79,6 +118,11 @@ def up(
     join: Join = "",
     advertise: Advertise = "",
     allow_origin: AllowOrigin = "",
+    connections_max: ConnectionsMax = limits.CONNECTIONS_MAX,
+    unfinished_bytes_max: UnfinishedBytesMax = limits.UNFINISHED_BYTES_MAX,
+    frame_deadline_ms: FrameDeadline = limits.FRAME_DEADLINE_MS,
+    control_bytes_max: ControlBytesMax = limits.CONTROLS_BYTES_MAX,
+    stop_ms: StopMs = 10_000,
     config: Config = "",
     as_json: AsJson = False,
 ) -> None:
@@ -87,6 +131,7 @@ def up(
     Flags win over LANNER_* environment variables, and those over --config. Port 0 picks a free port.
     """
     _run(
+        context,
         Screen(as_json),
         grpc,
         data=data,
@@ -101,6 +146,11 @@ def up(
         join=join,
         advertise=advertise,
         allow_origins=_listed(allow_origin),
+        connections_max=connections_max,
+        unfinished_bytes_max=unfinished_bytes_max,
+        frame_deadline_ms=frame_deadline_ms,
+        control_bytes_max=control_bytes_max,
+        stop_ms=stop_ms,
     )
 
 
@@ -108,7 +158,15 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
-def _run(screen: Screen, grpc: str, **given: Any) -> None:
+def _blamed(context: typer.Context, error: ValidationError) -> ValidationError:
+    """The same, with the place that the setting was given at."""
+    field = str(error.details.get("field", ""))
+    name = _PARAMETERS.get(field, field)
+    origin = origin_of(context, name) if name in context.params else ""
+    return ValidationError(f"{origin}: {error.message}", **error.details, origin=origin) if origin else error
+
+
+def _run(context: typer.Context, screen: Screen, grpc: str, **given: Any) -> None:
     def work() -> LannerError | None:
         import logging
 
@@ -117,13 +175,14 @@ def _run(screen: Screen, grpc: str, **given: Any) -> None:
         from lanner.server import serve
 
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-        settings = BrokerSettings(grpc="", **given)
 
         def started(server: Server) -> None:
             _tell(screen, server, grpc)
 
         try:
-            return run(serve(settings, started))
+            return run(serve(BrokerSettings(grpc="", **given), started))
+        except ValidationError as error:
+            raise _blamed(context, error) from error
         except (BrokerRemoved, StorageDamaged) as error:
             return error
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
+
+from msgspec import structs
 
 from lanner import limits
 from lanner.batch import decode
@@ -190,7 +193,7 @@ class Admin(TransactionAdmin):
     async def group(self, topic: str, group: str) -> GroupDescription:
         """A group's progress on each partition: lag, ready, leased, waiting, dead, depth by priority, oldest."""
         reply, _ = await self._session.request(Command.DESCRIBE_GROUP, _group_name(topic, group), GroupDescription)
-        return reply
+        return with_ages(reply, time.time_ns() // 1_000_000)
 
     async def drop_group(self, topic: str, group: str) -> None:
         """Forget a group and its progress."""
@@ -369,6 +372,19 @@ class Admin(TransactionAdmin):
         """Repeated only when it surely had no effect: a second rebalance or move would be another one."""
         reply, _ = await self._session.request(Command.CHANGE_CLUSTER, request, ClusterChanged, repeatable=False)
         return reply.plan
+
+
+def with_ages(found: GroupDescription, now_ms: int) -> GroupDescription:
+    """The same; where a broker of 0.2.0 does not say how old the oldest messages are, by the clock here."""
+    if all(part.oldest_age_ms or not part.oldest_ms for part in found.partitions):
+        return found
+    aged = [
+        structs.replace(part, oldest_age_ms=part.oldest_age_ms or max(0, now_ms - part.oldest_ms))
+        if part.oldest_ms
+        else part
+        for part in found.partitions
+    ]
+    return structs.replace(found, partitions=aged)
 
 
 def _group_name(topic: str, group: str) -> GroupName:

@@ -95,6 +95,7 @@ class ReplicaRow(NamedTuple):
     preferred: bool
     lag: int | None  # entries behind its leader; None: nobody said
     step: str  # of a move that is under way with it
+    stopped: str = ""  # why its broker does not run it; empty: it runs, or nobody said
 
 
 class PartitionRow(NamedTuple):

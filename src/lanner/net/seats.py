@@ -52,11 +52,11 @@ class Seats:
         self._said = False
 
     @classmethod
-    def for_open_files(cls, files: int) -> Seats:
-        """As many as fit beside storage in a process that may open so many files."""
-        connections = min(limits.connections_for(files), limits.CONNECTIONS_MAX + limits.PEER_CONNECTIONS_RESERVED)
+    def for_open_files(cls, files: int, callers_max: int = limits.CONNECTIONS_MAX) -> Seats:
+        """As many as fit beside storage in a process that may open so many files; for callers at most so many."""
+        connections = min(limits.connections_for(files), callers_max + limits.PEER_CONNECTIONS_RESERVED)
         reserved = min(limits.PEER_CONNECTIONS_RESERVED, connections // _PEERS_SHARE)
-        return cls(min(limits.CONNECTIONS_MAX, connections - reserved), reserved)
+        return cls(min(callers_max, connections - reserved), reserved)
 
     @property
     def is_full(self) -> bool:
@@ -88,7 +88,7 @@ class Seats:
             self._said = True
             log.warning(
                 "%d connections are open, which is all this broker may have: new ones are refused; it may open %d "
-                "files, and keeps some for its storage (see ulimit -n)",
+                "files, and keeps some for its storage (see ulimit -n and --connections-max)",
                 self.open,
                 open_files_max(),
             )

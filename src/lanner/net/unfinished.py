@@ -77,6 +77,10 @@ class Unfinished:
         self._timer: asyncio.TimerHandle | None = None
         self._said = False
 
+    def another(self) -> Unfinished:
+        """The same budget and deadline again, for callers of another kind."""
+        return Unfinished(self.bytes_max, round(self.deadline_seconds * 1_000))
+
     def begin(self, holder: Holder) -> Part:
         """Something begins to arrive."""
         loop = asyncio.get_running_loop()

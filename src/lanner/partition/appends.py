@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from lanner import limits
 from lanner.errors import (
     LannerError,
     MalformedBatch,
+    Overloaded,
     SequenceGap,
     StageExpired,
     UnknownRecord,
@@ -19,7 +21,7 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.limits import BATCH_MESSAGES_MAX, TIME_MS_MAX
-from lanner.model import LANES
+from lanner.model import LANES, TopicSettings
 from lanner.partition import records
 from lanner.partition.batches import NOT_PLACED, BatchRef
 from lanner.partition.producers import SentBatch
@@ -28,6 +30,7 @@ from lanner.partition.staging import StagedBatch
 from lanner.partition.state import State
 
 _NOTHING: Final[tuple[tuple[int, tuple[int, ...] | None, int], ...]] = ()
+_FORGETTING_MS: Final = 100  # ids beyond their window are forgotten with the next decisions
 
 
 class Described(Protocol):
@@ -140,6 +143,25 @@ def store(state: State, index: int, size: int, header: Described) -> BatchRef:
     state.stored_bytes += size
     state.batch_count += 1
     return ref
+
+
+def check_dedup(state: State, dedup_id: bytes, settings: TopicSettings, now_ms: int) -> None:
+    """Raise what forbids a leader to propose a batch with this dedup id now. A known one gets its first answer.
+
+    What is in flight is not counted: the bound is on memory, and some thousands beyond it are no harm.
+    """
+    known = state.dedup
+    if not dedup_id or len(known) < limits.DEDUP_IDS_PER_PARTITION_MAX or known.get(dedup_id) is not None:
+        return
+    first_ms = known.first_append_ms()
+    due_ms = 0 if first_ms is None else first_ms + settings.dedup_window_ms - now_ms
+    raise Overloaded(
+        f"the partition remembers {len(known)} dedup ids of the last {settings.dedup_window_ms} ms, and may remember "
+        f"{limits.DEDUP_IDS_PER_PARTITION_MAX}: publish more slowly, lower the topic's dedup_window_ms, or spread the "
+        "messages over more partitions",
+        retry_after_ms=max(due_ms, _FORGETTING_MS),
+        setting="dedup_window_ms",
+    )
 
 
 # ------------------------------------------------------------------ stages

@@ -100,6 +100,10 @@ class Partition:
         """Raise what forbids a leader to propose this stage now. One that is here already may always come again."""
         stage_passes.check_stage(self._state, note, size, settings, feature_level)
 
+    def check_dedup(self, dedup_id: bytes, settings: TopicSettings, now_ms: int) -> None:
+        """Raise what forbids a leader to propose a batch with this dedup id now."""
+        appends.check_dedup(self._state, dedup_id, settings, now_ms)
+
     # ------------------------------------------------------------------ the log
 
     def apply(self, index: int, payload: bytes | None) -> Outcome:

@@ -23,7 +23,6 @@ from lanner.partition.views import GroupView
 DUE_RANGES_MAX: Final = 512
 DELAYS_MAX: Final = 256
 FORGOTTEN_MAX: Final = 1_024
-DEDUP_IDS_MAX: Final = 1_000_000
 PRODUCERS_MAX: Final = 100_000
 
 
@@ -225,12 +224,8 @@ def _forget(decision: Pass) -> None:
             decision.facts.append(records.ProducersForgotten(state.producers.idle(now_ms, excess)))
     until_ms = now_ms - decision.settings.dedup_window_ms
     first_ms = state.dedup.first_append_ms()
-    if first_ms is not None:
-        last_ms = None
-        if first_ms <= until_ms:
-            last_ms = state.dedup.last_of_oldest(until_ms, FORGOTTEN_MAX)
-        elif len(state.dedup) > DEDUP_IDS_MAX:
-            last_ms = state.dedup.last_of_oldest(now_ms, min(len(state.dedup) - DEDUP_IDS_MAX, FORGOTTEN_MAX))
+    if first_ms is not None and first_ms <= until_ms:  # never inside their window: at their bound, new ones are refused
+        last_ms = state.dedup.last_of_oldest(until_ms, FORGOTTEN_MAX)
         if last_ms is not None:
             decision.facts.append(records.DedupForgotten(last_ms))
 
@@ -253,7 +248,7 @@ def next_due_ms(state: State, settings: TopicSettings, now_ms: int) -> int | Non
         found.append(now_ms if len(state.producers) > PRODUCERS_MAX else active_ms + PRODUCER_IDLE_MS)
     append_ms = state.dedup.first_append_ms()
     if append_ms is not None:
-        found.append(now_ms if len(state.dedup) > DEDUP_IDS_MAX else append_ms + settings.dedup_window_ms)
+        found.append(append_ms + settings.dedup_window_ms)
     if state.expiring_count:
         for group in state.groups.values():
             if group.kind is GroupKind.QUEUE:

@@ -78,6 +78,7 @@ class GroupPartition(Control):
     dead: int
     depth: dict[int, int] = field(default_factory=dict)  # ready and never delivered, by priority
     oldest_ms: int = 0  # append time of the oldest unsettled message; 0: none
+    oldest_age_ms: int = 0  # how long that one has been there, by the clock of the broker that answers
 
 
 class GroupDescription(Control):
@@ -85,6 +86,11 @@ class GroupDescription(Control):
     group: str
     kind: str
     partitions: list[GroupPartition]
+
+    @property
+    def oldest_age_ms(self) -> int:
+        """How long the oldest unsettled message of all partitions has been there; 0: there is none."""
+        return max((part.oldest_age_ms for part in self.partitions), default=0)
 
 
 class Seek(Control):

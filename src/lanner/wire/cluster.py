@@ -25,6 +25,18 @@ class PlanProgress(Control):
     reason: str
 
 
+class ScrubProgress(Control):
+    """Of the pass that is under way; else of the latest one."""
+
+    running: bool
+    passes: Number  # how many have ended since the broker started
+    entries: Number
+    rows: Number
+    read_bytes: Number
+    damaged: Number
+    expected_bytes: Number = 0  # about so many are there to be read when the pass begins, rows not counted
+
+
 class BrokerState(Control):
     name: str
     node_id: str
@@ -37,6 +49,7 @@ class BrokerState(Control):
     metadata: str  # voter, learner, or nothing
     alive: bool  # as the broker that answers sees it
     drain: PlanProgress | None = None
+    scrub: ScrubProgress | None = None  # None: it was not asked, or did not answer
 
 
 class ClusterDescription(Control):
@@ -67,6 +80,7 @@ class ReplicaState(Control):
     preferred: bool
     lag: int | None  # entries behind the leader; None: not known
     step: str = ""  # of a move that is under way with it
+    stopped: str = ""  # why its broker does not run it; empty: it runs, or its broker did not answer
 
 
 class PartitionReplicas(Control):
@@ -112,15 +126,3 @@ class Scrub(Control):
     """Asked of one broker, about what lies on its own disk. A pass that is under way is not begun again."""
 
     start: bool = False  # False: only tell how far it is
-
-
-class ScrubProgress(Control):
-    """Of the pass that is under way; else of the latest one."""
-
-    running: bool
-    passes: Number  # how many have ended since the broker started
-    entries: Number
-    rows: Number
-    read_bytes: Number
-    damaged: Number
-    expected_bytes: Number = 0  # about so many are there to be read when the pass begins, rows not counted

@@ -81,6 +81,7 @@ _REPLIES: Final[dict[int, tuple[Command, _Decoder]]] = {
 _REPLY_CODES: Final[dict[Command, int]] = {command: command | REPLY for command in Command}
 _UNANSWERED: Final = frozenset(command for command, exchange in EXCHANGES.items() if not exchange.answered)
 _ERRORS: Final = msgspec.msgpack.Decoder(ErrorReply)
+_NO_BULK: Final = memoryview(b"")
 
 
 class Request(NamedTuple):
@@ -90,6 +91,7 @@ class Request(NamedTuple):
     correlation: int
     control: Any
     bulk: memoryview
+    control_bytes: int = 0  # of the control part, as it came
 
 
 class Reply(NamedTuple):
@@ -226,7 +228,9 @@ class ServerConnection(_Connection):
                     if self._not_understood(frame, known[0], error):
                         break
                 else:
-                    requests.append(Request(known[0], frame.correlation, control, frame.bulk))
+                    # Without bulk nothing of the frame is kept: its bytes go once they are decoded.
+                    bulk = frame.bulk if known[2] else _NO_BULK
+                    requests.append(Request(known[0], frame.correlation, control, bulk, len(frame.control)))
         if self._reader.failure is not None and not self.is_closed:
             self.end(self._reader.failure)
         return requests

@@ -16,10 +16,13 @@ import msgspec
 from lanner.api.native.calls import CALLS, polled
 from lanner.broker.desks.calls import Identity
 from lanner.broker.forwarding.forwarder import Forwarder
+from lanner.broker.outages import Outages
+from lanner.broker.scrubbing import Scrubbing
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings
 from lanner.errors import ConnectionLost, DeadlineExceeded, LannerError, NotLeader, from_wire
 from lanner.ledger import read_entry
+from lanner.ledger.seals import SealedTable
 from lanner.wire.connection import Reply
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Command, Control, Published
@@ -40,6 +43,17 @@ class Office:
         self.time_ahead_ms = 0
         self.serving = self.available = True
         self.peers = self
+        self.spawned: list[asyncio.Future[Any]] = []
+        self.outages = Outages(broker.engine, broker.node_id, self.failed.set_result)
+        self.scrubbing = Scrubbing(
+            broker.engine,
+            broker.files,
+            SealedTable(broker.table),
+            self.in_reader,
+            0,
+            self.failed.set_result,
+            lambda work: self.spawned.append(asyncio.ensure_future(work)),
+        )
         self.service = Service(self)  # type: ignore[arg-type]
         self.called: list[tuple[str, Command]] = []
 

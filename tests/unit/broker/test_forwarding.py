@@ -1,4 +1,4 @@
-"""Any request on any broker: what is asked on one is served by whoever leads, and put together."""
+"""Any request on any broker: what is asked on one is served by the leaders, and put together."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lanner.errors import (
     ServiceUnavailable,
     TopicExists,
     TopicNotFound,
+    UnknownRecord,
     ValidationError,
 )
 from lanner.wire.messages import Command
@@ -302,7 +303,7 @@ async def test_an_error_says_which_broker_did_not_answer(monkeypatch: pytest.Mon
         assert (await offices["a"].anywhere.offsets(ANONYMOUS, "orders", -1, [(away + 1) % 3]))[1]
 
 
-async def test_a_call_follows_the_hint_of_whoever_no_longer_leads() -> None:
+async def test_a_call_follows_the_hint_of_a_broker_that_no_longer_leads() -> None:
     async with opened() as offices:
         set_ids = offices.topic("orders", 1)
         leader = offices.leader(set_ids[0])
@@ -368,6 +369,31 @@ async def test_the_cluster_is_described_alike_and_lags_come_from_the_leaders() -
                 assert [replica.leads for replica in row.replicas].count(True) == 1
                 lags = [replica.lag for replica in row.replicas if not replica.leads]
                 assert lags == [0, 0], row
+
+
+async def test_every_broker_tells_which_replicas_another_one_does_not_run_and_how_far_it_has_scrubbed() -> None:
+    async with opened() as offices:
+        set_ids = offices.topic("orders", 2)
+        leader = offices.leader(set_ids[0])
+        there = next(office for office in offices.by_name.values() if office is not leader)
+        why = "the log holds a record of kind 99, which is not known here"
+        there.engine.closing.stop(there.engine.replicas[set_ids[0]], UnknownRecord(why))
+        done = await there.scrubbing.scrub()
+        assert done.entries
+        for office in offices.by_name.values():
+            first, second = await office.anywhere.describe_partitions(ANONYMOUS, "orders")
+            assert {one.name: one.stopped for one in first.replicas} == {
+                name: why if name == there.name else "" for name in "abc"
+            }
+            assert not any(one.stopped for one in second.replicas)
+            told = {row.name: row.scrub for row in (await office.anywhere.describe_cluster(ANONYMOUS)).brokers}
+            for name, scrub in told.items():
+                assert scrub is not None
+                assert (scrub.passes, scrub.entries) == ((1, done.entries) if name == there.name else (0, 0))
+        offices.refuse = lambda node_id, command: command in (Command.SCRUB, Command.DESCRIBE_PARTITIONS)
+        rows = (await leader.anywhere.describe_cluster(ANONYMOUS)).brokers
+        assert [row.name for row in rows if row.scrub is not None] == [leader.name]
+        assert len(await leader.anywhere.describe_partitions(ANONYMOUS, "orders")) == 2
 
 
 async def test_leadership_is_transferred_and_a_broker_drained_from_any_broker() -> None:
@@ -458,7 +484,7 @@ async def test_a_broker_that_goes_silent_is_not_waited_for(monkeypatch: pytest.M
         offices.flock.cut.clear()
 
 
-async def test_whoever_does_not_mind_where_it_goes_does_not_wait_for_a_leader() -> None:
+async def test_a_message_that_may_go_anywhere_does_not_wait_for_a_leader() -> None:
     async with opened() as offices:
         set_ids = offices.topic("orders")
         gone = offices.leader(set_ids[1])

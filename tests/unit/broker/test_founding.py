@@ -46,7 +46,7 @@ def test_the_first_seed_founds_when_it_has_heard_all() -> None:
     assert judge(A, SEEDS, [unfounded(A), unfounded(B), unfounded(C)]) == Found((A, B, C))
 
 
-def test_the_first_seed_waits_for_whoever_is_missing_and_names_them() -> None:
+def test_the_first_seed_waits_for_those_that_are_missing_and_names_them() -> None:
     verdict = judge(A, SEEDS, [unfounded(A), None, unfounded(C)])
     assert isinstance(verdict, Wait)
     assert "no answer yet from b:1" in verdict.reason

@@ -119,7 +119,7 @@ def test_a_record_that_says_nothing_stops_the_start() -> None:
 # ---------------------------------------------------------------------- coming to belong
 
 
-def test_whoever_has_a_record_or_data_or_nobody_to_ask_need_not_ask() -> None:
+def test_a_broker_with_a_record_or_data_or_without_others_need_not_ask() -> None:
     recorded = Founding("x", (Registration("first", "a" * 32, {}),), 1, name="first")
     assert place_with().is_found
     assert place_with(recorded, seeds=("a:1",)).is_found
@@ -195,7 +195,7 @@ def test_the_leader_is_whom_the_own_replica_follows_and_else_who_says_so() -> No
     assert place.leader_of(7) == "alive"
 
 
-def test_whoever_cannot_be_reached_is_reported_to_the_replica() -> None:
+def test_a_broker_that_cannot_be_reached_is_reported_to_the_replica() -> None:
     node = node_with()
     reported: list[int] = []
     node.engine.replicas[7] = SimpleNamespace(node=SimpleNamespace(report_unreachable=reported.append))

@@ -318,7 +318,7 @@ def test_a_leader_that_is_to_go_hands_over_first() -> None:
 
 
 @pytest.mark.parametrize("pause", range(1, 7))
-def test_a_move_goes_on_whoever_crashes_whenever(pause: int) -> None:
+def test_a_move_goes_on_when_any_broker_crashes_at_any_step(pause: int) -> None:
     flock, set_id = grown()
     plan = flock.command(encode_move_replica(set_id, "node-a", "node-d", flock.now_ms))
     turn = 0

@@ -1,4 +1,4 @@
-"""Tries on several brokers: everything becomes visible everywhere, or nothing anywhere, whoever falls meanwhile."""
+"""Tries on several brokers: everything becomes visible everywhere, or nothing anywhere, also when brokers fall."""
 
 from __future__ import annotations
 

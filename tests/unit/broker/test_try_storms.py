@@ -107,7 +107,7 @@ class Storm(Flock):
         self.settle()
 
     def prepare_some(self) -> None:
-        """One of the latest commits, or one from long ago, at whoever believes to lead."""
+        """One of the latest commits, or one from long ago, at a broker that believes it leads."""
         begun = [piece for piece in self.pieces.values() if piece.token]
         if not begun:
             return
@@ -153,7 +153,7 @@ class Storm(Flock):
             self.still.append(broker)
 
     def get_up(self) -> None:
-        """Whoever stood still goes on as if nothing had happened; whoever fell begins anew."""
+        """A broker that stood still goes on as if nothing had happened; one that fell begins anew."""
         for broker in self.brokers.values():
             if broker in self.still:
                 broker.up = True

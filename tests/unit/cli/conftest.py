@@ -81,6 +81,7 @@ class FakeCluster:
         self.scrub_damaged = 0
         self.scrub_restarts = False
         self.steps: dict[str, str] = {}
+        self.stopped: dict[str, str] = {}
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._listener = Listener(lambda link: _Session(self, link))
@@ -171,6 +172,7 @@ class FakeCluster:
                 number == 1,
                 self.lags.get(name),
                 self.steps.get(name, ""),
+                self.stopped.get(name, ""),
             )
             for number, (name, broker) in enumerate(self.brokers.items(), start=1)
         ]

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lanner.cli.app import app
+from lanner.wire.cluster import ScrubProgress
 
 NOBODY = "127.0.0.1:1"
 COMMANDS = [
@@ -217,6 +218,8 @@ def test_partitions_are_listed_with_who_leads_and_who_lags(cluster):
         ({"leader": ""}, "nobody leads it"),
         ({"leader": "node-2"}, "node-1 should lead"),
         ({"steps": {"node-3": "catch_up"}}, "catch up on node-3"),
+        ({"stopped": {"node-3": "record 99 is not known"}}, "stopped on node-3: record 99 is not known"),
+        ({"leader": "", "stopped": {"node-2": "damaged"}}, "nobody leads it; stopped on node-2: damaged"),
     ],
 )
 def test_what_is_wrong_with_a_partition_is_said(cluster, change, words):
@@ -255,6 +258,22 @@ def test_a_broker_is_scrubbed_and_what_was_read_is_told(cluster):
     (told,) = document("broker", "scrub", "node-1")["brokers"]
     assert (told["broker"], told["entries"], told["damaged"], told["passes"]) == ("node-1", 1_204, 0, 2)
     assert "there are: node-1" in lanner("broker", "scrub", "node-9", code=1).stderr
+
+
+def test_the_list_of_brokers_tells_how_far_each_has_scrubbed(cluster):
+    for name, told in {
+        "node-1": ScrubProgress(True, 0, 10, 0, 300, 0, 1_000),
+        "node-2": ScrubProgress(False, 2, 90, 5, 1_000, 3, 1_000),
+        "node-3": ScrubProgress(False, 1, 90, 5, 1_000, 0, 1_000),
+    }.items():
+        cluster.brokers[name] = msgspec.structs.replace(cluster.brokers[name], scrub=told)
+    shown = lanner("broker", "list").stdout
+    lines = [line.rstrip() for line in shown.splitlines() if "node-" in line]
+    for line, words in zip(lines, ("30% read", "done, 3 damaged", "done, nothing damaged"), strict=True):
+        assert line.endswith(words)
+    (first, *_) = document("broker", "list")["brokers"]
+    assert first["scrub"]["read_bytes"] == 300 and first["scrub"]["running"]
+    assert "scrub" not in lanner("cluster").stdout
 
 
 def test_damage_that_a_scrub_finds_is_the_exit_code(cluster):

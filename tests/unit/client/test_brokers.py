@@ -67,7 +67,7 @@ async def test_a_question_for_anybody_goes_on_to_another_broker(cluster: Any) ->
     second = brokers.any_up()
     assert second is not None
     assert second is not first
-    assert len(cluster.brokers[second.node_id].of(Command.PING)) == 2  # it stays with whoever answers
+    assert len(cluster.brokers[second.node_id].of(Command.PING)) == 2  # it stays with the broker that answers
     await closed(brokers, routing)
 
 

@@ -1,4 +1,4 @@
-"""The consumer over several brokers: most urgent first, whoever has it; settles where they belong."""
+"""The consumer over several brokers: most urgent first, from any of them; settles where they belong."""
 
 from __future__ import annotations
 

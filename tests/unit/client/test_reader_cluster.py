@@ -1,4 +1,4 @@
-"""The reader over several brokers: each partition from its leader, whoever that becomes; new partitions are noticed."""
+"""The reader over several brokers: each partition from its present leader; new partitions are noticed."""
 
 from __future__ import annotations
 

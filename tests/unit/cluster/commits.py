@@ -1,8 +1,8 @@
 """A metadata machine that is asked to commit, and a clerk beside it who notes every answer and finds contradictions.
 
 The clerk knows none of the machine's rows. It hears what callers are told and looks at which tries there are, as
-partitions do, and judges by the promise alone: an outcome never changes, a sequence is committed once, whoever is told
-something is not told the contrary later, and a fenced owner commits nothing.
+partitions do, and judges by the promise alone: an outcome never changes, a sequence is committed once, a caller that
+is told something is not told the contrary later, and a fenced owner commits nothing.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ async def test_every_unanswered_request_fails_when_the_broker_goes() -> None:
         await link.drain()
 
 
-async def test_a_reply_that_nobody_waits_for_goes_to_whoever_asked_for_such() -> None:
+async def test_a_reply_that_nobody_waits_for_goes_to_the_one_that_asked_for_such() -> None:
     release = asyncio.Event()
 
     async def behave(peer: Peer) -> None:

@@ -443,7 +443,7 @@ def test_the_same_holds_on_the_loop_that_brokers_use(scenario: Callable[[], Coro
 
 
 @pytest.mark.parametrize("behind", [HELLO, b"\x02\x00\x00\x00\x09" + b"\x00" * 8 + b"\x90", b"\xff" * 20])
-async def test_whoever_sends_more_in_one_piece_with_hello_is_told_what_was_wrong(behind: bytes) -> None:
+async def test_a_caller_that_sends_more_in_one_piece_with_hello_is_told_what_was_wrong(behind: bytes) -> None:
     async with serving() as served:
         async with raw(served.address) as (reader, writer):
             writer.write(HELLO + behind)

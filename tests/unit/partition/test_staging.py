@@ -424,7 +424,7 @@ def test_the_metadata_seen_survives_a_restart_and_a_snapshot(bench: Any) -> None
     assert copy.end_offset == 1
 
 
-def test_whoever_watches_prepared_rows_sees_that_they_changed(bench: Any) -> None:
+def test_a_watcher_of_prepared_rows_sees_that_they_changed(bench: Any) -> None:
     bench.stage("a", 0)
     seen = [bench.partition.prepared_changes]
     prepare(bench, 5, (0, "a", 1))

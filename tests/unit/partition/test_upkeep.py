@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from lanner import limits
+from lanner.errors import Overloaded
 from lanner.limits import PRODUCER_IDLE_MS
 from lanner.model import TopicSettings
 from lanner.partition import WAIT, CommitOffset, DropGroup, Poll, Seek, Settle, Tick, upkeep
@@ -260,16 +262,50 @@ def test_dedup_ids_are_forgotten_after_the_window(make_bench: Any) -> None:
 
 def test_memories_are_bounded_in_number_too(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "PRODUCERS_MAX", 2)
-    monkeypatch.setattr(upkeep, "DEDUP_IDS_MAX", 3)
     bench = make_bench(retention_ms=0)
     for number in range(1, 6):
         bench.wait(1)
-        bench.append(producer_id=number, sequence=0, dedup_id=b"%d" % number)
+        bench.append(producer_id=number, sequence=0)
     assert due_ms(bench) == bench.now_ms
     bench.ask(Tick())
-    state = bench.partition._state
-    assert len(state.producers) == 2 and list(state.dedup.ids()) == [b"3", b"4", b"5"]
+    assert len(bench.partition._state.producers) == 2
     assert due_ms(bench) != bench.now_ms
+
+
+def test_a_dedup_id_is_never_forgotten_inside_its_window_and_a_new_one_is_refused_at_the_bound(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEDUP_IDS_PER_PARTITION_MAX", 3)
+    bench = make_bench(dedup_window_ms=1_000, retention_ms=0)
+    partition = bench.partition
+    first = bench.append(dedup_id=b"1")
+    bench.wait(400)
+    for number in range(2, 5):  # the last one was proposed before the others had applied
+        partition.check_dedup(b"", bench.settings, bench.now_ms)
+        bench.append(dedup_id=b"%d" % number)
+    assert due_ms(bench) == bench.now_ms + 600
+    bench.ask(Tick())
+    assert list(partition._state.dedup.ids()) == [b"1", b"2", b"3", b"4"]
+    with pytest.raises(Overloaded, match="dedup_window_ms") as refused:
+        partition.check_dedup(b"5", bench.settings, bench.now_ms)
+    assert refused.value.retry_after_ms == 600
+    partition.check_dedup(b"1", bench.settings, bench.now_ms)  # it gets its first answer
+    assert bench.append(dedup_id=b"1") == first._replace(duplicate=True)
+    bench.wait(1_000)
+    bench.ask(Tick())
+    partition.check_dedup(b"5", bench.settings, bench.now_ms)
+
+
+def test_at_the_bound_the_oldest_ids_whose_window_has_passed_make_room_soon(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DEDUP_IDS_PER_PARTITION_MAX", 1)
+    bench = make_bench(dedup_window_ms=1_000, retention_ms=0)
+    bench.append(dedup_id=b"1")
+    bench.wait(5_000)
+    with pytest.raises(Overloaded) as refused:
+        bench.partition.check_dedup(b"2", bench.settings, bench.now_ms)
+    assert refused.value.retry_after_ms == 100
 
 
 # ------------------------------------------------------------------ making room

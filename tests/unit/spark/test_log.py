@@ -56,7 +56,7 @@ class FakeSession:
 
 
 class FakeFetches:
-    """Whoever leads: there is one broker."""
+    """The leader is the only broker there is."""
 
     def __init__(self, brokers: FakeSession, routing: Any) -> None:
         self._brokers = brokers

@@ -8,6 +8,7 @@ whole cluster.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -193,8 +194,14 @@ async def list_groups(service: Service, identity: Identity, asked: administratio
 
 async def describe_group(service: Service, identity: Identity, asked: administration.GroupName) -> Answer:
     found = await service.group(identity, asked.topic, asked.group, asked.partitions)
+    now_ms = time.time_ns() // 1_000_000
     partitions = [
-        administration.GroupPartition(*part[:7], depth=dict(part.depth), oldest_ms=part.oldest_ms)
+        administration.GroupPartition(
+            *part[:7],
+            depth=dict(part.depth),
+            oldest_ms=part.oldest_ms,
+            oldest_age_ms=calls.age_ms(part.oldest_ms, now_ms),
+        )
         for part in found.partitions
     ]
     return Answer(administration.GroupDescription(found.topic, found.group, found.kind, partitions))
@@ -262,6 +269,7 @@ async def describe_cluster(service: Service, identity: Identity, asked: messages
             row.metadata,
             row.alive,
             _plan(row.drain),
+            None if row.scrub is None else cluster.ScrubProgress(*row.scrub),
         )
         for row in found.brokers
     ]

@@ -2,7 +2,7 @@
 
 A publish or a stage is a future of the service with a callback on it: no task. Everything else runs as a task of its
 own. What one connection may have in hand is bounded, by count and by bytes; beyond that its requests wait in the order
-they came, and nothing more is read from it.
+they came, and nothing more is read from it. The control parts of all connections have one budget (`controls`).
 
 Leases whose reply cannot be sent are given back at once, without counting a delivery: nobody saw the messages.
 """
@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
 from lanner.api.native.calls import BETWEEN_BROKERS, CALLS, polled, server_of, settle_items, settled
+from lanner.api.native.controls import Controls
 from lanner.broker.desks.calls import Identity, PollResult, SettleItem
-from lanner.errors import LannerError, ProtocolError, ServerError, ServiceUnavailable
+from lanner.errors import LannerError, Overloaded, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
 from lanner.net.seats import Seats
@@ -71,6 +72,8 @@ class NativeDoor:
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
         unfinished: Unfinished | None = None,
+        between_brokers: Unfinished | None = None,
+        control_bytes_max: int = limits.CONTROLS_BYTES_MAX,
     ) -> None:
         self.service = service
         self.intake = intake  # None: this broker has no others
@@ -87,7 +90,9 @@ class NativeDoor:
             stall_ms=stall_ms,
             unfinished=unfinished,
         )
-        self.between_brokers = Unfinished()  # a budget of their own: strangers must not use it up
+        # Budgets of their own: strangers must not use them up.
+        self.between_brokers = Unfinished() if between_brokers is None else between_brokers
+        self.controls, self.controls_between_brokers = Controls(control_bytes_max), Controls(control_bytes_max)
         self.software = f"lanner/{_version()}"
 
     @property
@@ -156,6 +161,7 @@ class _Session:
         self._given_up = False
         self._peer: PeerHello | None = None  # another broker
         self._intake = door.intake
+        self._controls = door.controls
 
     # ------------------------------------------------------------------ what the link calls
 
@@ -165,6 +171,7 @@ class _Session:
         if hello.peer is not None and self._intake is not None:
             self._intake.greet(hello.peer)
             self._peer = hello.peer
+            self._controls = self._door.controls_between_brokers
             self._link.count_apart(self._door.between_brokers)
             self._link.expect_progress(limits.PEER_SILENT_MS_MAX)
         elif self._door.seats.is_beyond_callers:
@@ -183,6 +190,11 @@ class _Session:
     def handle(self, request: Request) -> None:
         if self._peer is not None and self._take(request):
             return
+        try:
+            self._controls.take(request.control_bytes)
+        except Overloaded as error:
+            self._link.fail(request, error)
+            return
         if self._backlog or self._inflight >= self._door.inflight_max or not self._has_room(request):
             self._backlog.append(request)
             self._link.pause_reading(Pause.WORK_IN_HAND)
@@ -195,7 +207,7 @@ class _Session:
 
     def lost(self) -> None:
         self._door.forget(self)
-        self._backlog.clear()
+        self._drop_backlog()
         for task, request in self._running.items():
             if request.command in _LONG:
                 task.cancel()
@@ -207,6 +219,11 @@ class _Session:
 
     # ------------------------------------------------------------------ how much is in hand
 
+    def _drop_backlog(self) -> None:
+        for request in self._backlog:
+            self._controls.give_back(request.control_bytes)
+        self._backlog.clear()
+
     def _has_room(self, request: Request) -> bool:
         # A single request always has room, or one larger than the bound would wait for ever.
         size = len(request.bulk)
@@ -216,14 +233,17 @@ class _Session:
         command = request.command
         if self._door.draining:
             self._link.fail(request, ServiceUnavailable("the broker is draining; ask another one"))
+            self._controls.give_back(request.control_bytes)
         elif command is _PUBLISH or command is _STAGE:
             self._append(request)
         elif command is Command.PING:
             self._link.reply(request, _EMPTY)
+            self._controls.give_back(request.control_bytes)
         else:
             if command in BETWEEN_BROKERS:
                 if self._peer is None or self._intake is None:
                     self._refuse_stranger(request)
+                    self._controls.give_back(request.control_bytes)
                     return
                 work = self._answer_peer(self._peer, self._intake, request)
             else:
@@ -234,15 +254,15 @@ class _Session:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
-        self._finish(0)
+        self._finish(0, self._running.pop(task).control_bytes)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a request of the native door failed", exc_info=task.exception())
 
-    def _finish(self, size: int) -> None:
+    def _finish(self, size: int, control_bytes: int) -> None:
         """One request less in hand: the next that waits may begin."""
         self._inflight -= 1
         self._inflight_bytes -= size
+        self._controls.give_back(control_bytes)
         if self._backlog:
             backlog = self._backlog
             while backlog and self._inflight < self._door.inflight_max and self._has_room(backlog[0]):
@@ -264,7 +284,7 @@ class _Session:
         self._given_up = True
         for request in self._backlog:
             self._link.fail(request, error)
-        self._backlog.clear()
+        self._drop_backlog()
         for task, request in list(self._running.items()):
             if not task.done():
                 self._link.fail(request, error)
@@ -307,15 +327,14 @@ class _Session:
                 future = service.stage(identity, asked, request.bulk)
             else:
                 future = service.publish(identity, asked.topic, asked.partition, request.bulk, asked.incarnation)
-        except LannerError as error:
-            self._link.fail(request, error)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
+            self._controls.give_back(request.control_bytes)
         else:
             self._inflight += 1
             self._inflight_bytes += size
             # The bulk is not kept: the service has copied what it needs.
-            kept = Request(request.command, request.correlation, asked, _NOTHING)
+            kept = Request(request.command, request.correlation, asked, _NOTHING, request.control_bytes)
             future.add_done_callback(partial(self._appended, kept, size))
 
     def _appended(self, request: Request, size: int, future: asyncio.Future[Any]) -> None:
@@ -331,7 +350,7 @@ class _Session:
             else:
                 base_offset, count, append_ms, duplicate = future.result()
                 self._link.reply(request, Published(base_offset, append_ms, count, duplicate))
-        self._finish(size)
+        self._finish(size, request.control_bytes)
 
     # ------------------------------------------------------------------ everything else
 

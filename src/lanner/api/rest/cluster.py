@@ -15,6 +15,7 @@ from lanner.api.rest.cluster_shapes import (
     PartitionsQuery,
     PlanReply,
     ReplicaReply,
+    ScrubReply,
     TransferRequest,
     UpgradeReply,
 )
@@ -132,6 +133,7 @@ def _broker(row: BrokerResult) -> BrokerReply:
         metadata=row.metadata,
         alive=row.alive,
         drain=UNSET if row.drain is None else _plan(row.drain),
+        scrub=UNSET if row.scrub is None else ScrubReply(**row.scrub._asdict()),
     )
 
 
@@ -151,6 +153,7 @@ def _partition(row: PartitionResult) -> PartitionReplicasReply:
                 preferred=replica.preferred,
                 lag=UNSET if replica.lag is None else replica.lag,
                 step=replica.step or UNSET,
+                stopped=replica.stopped or UNSET,
             )
             for replica in row.replicas
         ],

@@ -25,6 +25,18 @@ class PlanReply(Shape, kw_only=True):
     reason: str
 
 
+class ScrubReply(Shape, kw_only=True):
+    """Reading what lies on a broker's disk: of the pass that is under way; else of the latest one."""
+
+    running: bool
+    passes: Annotated[int, Meta(description="How many have ended since the broker started.")]
+    entries: int
+    rows: int
+    read_bytes: int
+    damaged: int
+    expected_bytes: Annotated[int, Meta(description="About so many are there to be read, rows not counted.")]
+
+
 class BrokerReply(Shape, kw_only=True):
     node_id: str
     host: Annotated[str, Meta(description="Where its native door is reached.")]
@@ -39,6 +51,7 @@ class BrokerReply(Shape, kw_only=True):
     metadata: Annotated[str, Meta(description="Its part in the metadata: voter, learner, or nothing.")]
     alive: Annotated[bool, Meta(description="As the broker that answers sees it.")]
     drain: PlanReply | UnsetType = UNSET
+    scrub: Annotated[ScrubReply, Meta(description="Absent when the broker did not answer.")] | UnsetType = UNSET
 
 
 class BrokersReply(Shape, kw_only=True):
@@ -78,6 +91,7 @@ class ReplicaReply(Shape, kw_only=True):
     preferred: bool
     lag: Annotated[int, Meta(description="Entries behind the leader; absent when nobody knows.")] | UnsetType = UNSET
     step: Annotated[str, Meta(description="Of a move that is under way with it.")] | UnsetType = UNSET
+    stopped: Annotated[str, Meta(description="Why its broker does not run it.")] | UnsetType = UNSET
 
 
 class PartitionReplicasReply(Shape, kw_only=True):

@@ -36,7 +36,7 @@ from lanner.api.rest.shapes import (
     SettleTarget,
 )
 from lanner.api.rest.topics import shown
-from lanner.broker.desks.calls import Delivered, SettleItem
+from lanner.broker.desks.calls import Delivered, SettleItem, age_ms
 from lanner.errors import LannerError, ServiceUnavailable, TopicNotFound, ValidationError, from_wire
 
 _log: Final = logging.getLogger("lanner.api.rest")
@@ -134,7 +134,7 @@ async def describe_group(call: Call[NoBody, NoQuery]) -> GroupReply:
                 waiting=state.waiting,
                 dead=state.dead,
                 depth={str(priority): count for priority, count in state.depth.items()},
-                oldest_age_ms=max(0, now_ms - state.oldest_ms) if state.oldest_ms else 0,
+                oldest_age_ms=age_ms(state.oldest_ms, now_ms),
             )
         )
     return GroupReply(
@@ -177,6 +177,8 @@ async def commit_offsets(call: Call[CommitRequest, NoQuery]) -> None:
 
 async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:
     offsets = await call.service.committed(call.identity, call.topic, call.group)
+    if not offsets:  # a group that has not committed, or none at all: that is GroupNotFound
+        await call.service.group(call.identity, call.topic, call.group)
     return CommittedReply(
         topic=call.topic,
         group=call.group,

@@ -137,6 +137,13 @@ class TopicsReply(Shape, kw_only=True):
 class CreateTopicRequest(Request, kw_only=True):
     name: Name
     settings: Settings = {}
+    create_id: Annotated[
+        str,
+        Meta(
+            max_length=limits.IDENTITY_LENGTH_MAX,
+            description="Chosen at random, and given again when this is repeated: then it gets its first answer.",
+        ),
+    ] = ""
 
 
 class AlterTopicRequest(Request, kw_only=True):

@@ -48,7 +48,7 @@ async def list_topics_v1(call: Call[NoBody, NoQuery]) -> TopicsReply:
 
 async def create_topic(call: Call[CreateTopicRequest, NoQuery]) -> TopicReply:
     name = check_name(call.body.name, "name")
-    return _described(await call.service.create_topic(call.identity, name, call.body.settings))
+    return _described(await call.service.create_topic(call.identity, name, call.body.settings, call.body.create_id))
 
 
 async def describe_topic(call: Call[NoBody, NoQuery]) -> TopicReply:

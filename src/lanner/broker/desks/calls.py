@@ -138,6 +138,11 @@ class TopicResult(NamedTuple):
     partitions: Sequence[PartitionStateResult]
 
 
+def age_ms(since_ms: int, now_ms: int) -> int:
+    """How long something is there; 0 for nothing, and for what a clock that was set calls the future."""
+    return max(0, now_ms - since_ms) if since_ms else 0
+
+
 class GroupPartitionResult(NamedTuple):
     partition: int
     offset: int
@@ -197,6 +202,18 @@ PlanResult = Progress  # how far a plan is, as the metadata says it
 PartitionResult = PartitionRow  # where a partition's replicas are
 
 
+class ScrubResult(NamedTuple):
+    """Of the pass that is under way on this broker; else of the latest one."""
+
+    running: bool
+    passes: int
+    entries: int
+    rows: int
+    read_bytes: int
+    damaged: int
+    expected_bytes: int
+
+
 class BrokerResult(NamedTuple):
     """One broker, as another one sees it."""
 
@@ -211,6 +228,14 @@ class BrokerResult(NamedTuple):
     metadata: str
     drain: PlanResult | None
     alive: bool
+    scrub: ScrubResult | None = None  # None: it was not asked, or did not answer
+
+
+class ReplicasReport(NamedTuple):
+    """What one broker alone knows of replicas."""
+
+    lags: Mapping[tuple[int, int], int]  # entries behind of the followers of what it leads, by (set, replica)
+    stopped: Mapping[tuple[int, str], str]  # why its own replicas do not run, by (set, node id)
 
 
 class ClusterResult(NamedTuple):
@@ -226,15 +251,3 @@ class ClusterResult(NamedTuple):
     time_ahead_ms: int = 0  # of what was decided on the broker that answers, ahead of its wall clock
     feature_level_possible: int = 0
     behind: Sequence[str] = ()
-
-
-class ScrubResult(NamedTuple):
-    """Of the pass that is under way on this broker; else of the latest one."""
-
-    running: bool
-    passes: int
-    entries: int
-    rows: int
-    read_bytes: int
-    damaged: int
-    expected_bytes: int

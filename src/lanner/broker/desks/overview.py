@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lanner import features
-from lanner.broker.desks.calls import BrokerResult, ClusterResult, Identity, PartitionResult, PlanResult, ScrubResult
+from lanner.broker.desks.calls import (
+    BrokerResult,
+    ClusterResult,
+    Identity,
+    PartitionResult,
+    PlanResult,
+    ReplicasReport,
+    ScrubResult,
+)
 from lanner.broker.desks.desk import Desk
 from lanner.broker.scrubbing import Pass
 from lanner.cluster import (
@@ -57,7 +65,11 @@ class Overview(Desk):
         cluster = self._engine.cluster
         row = cluster.describe_cluster()
         brokers = [
-            BrokerResult(*found, alive=self._node.peers.is_alive(found.node_id))
+            BrokerResult(
+                *found,
+                alive=self._node.peers.is_alive(found.node_id),
+                scrub=await self.scrub(identity, False) if found.node_id == self.node_id else None,
+            )
             for found in cluster.describe_brokers(self._leaders())
         ]
         return ClusterResult(
@@ -76,25 +88,25 @@ class Overview(Desk):
         )
 
     async def describe_partitions(self, identity: Identity, topic: str | None = None) -> list[PartitionResult]:
-        """Where every replica is; how far those lag whose leader is this broker."""
-        return self.partitions_seen(identity, topic, await self.lags(identity, topic))
+        """Where every replica is; how far those lag whose leader is this broker, and which of its own do not run."""
+        return self.partitions_seen(identity, topic, await self.replicas_report(identity, topic))
 
-    def partitions_seen(
-        self, identity: Identity, topic: str | None, lags: dict[tuple[int, int], int]
-    ) -> list[PartitionResult]:
+    def partitions_seen(self, identity: Identity, topic: str | None, told: ReplicasReport) -> list[PartitionResult]:
         self._admit(identity, "describe", topic)
         if topic is not None:
             self._topic(topic)
-        return self._engine.cluster.describe_partitions(topic, self._leaders(), lags)
+        rows = self._engine.cluster.describe_partitions(topic, self._leaders(), told.lags)
+        return [_with_stopped(row, told) for row in rows] if told.stopped else rows
 
-    async def lags(self, identity: Identity, topic: str | None) -> dict[tuple[int, int], int]:
-        """How many entries the followers of the sets led here are behind, by (set, replica)."""
+    async def replicas_report(self, identity: Identity, topic: str | None) -> ReplicasReport:
+        """What this broker alone knows: who is behind of what it leads, and which of its own replicas do not run."""
         steward = self._node.steward
-        return {} if steward is None else steward.lags()
+        stopped = {(set_id, self.node_id): why for set_id, why in self._node.outages.by_set().items()}
+        return ReplicasReport({} if steward is None else steward.lags(), stopped)
 
     async def scrub(self, identity: Identity, start: bool) -> ScrubResult:
         """How far this broker is with reading what lies on its disk; begin a pass first, if wished."""
-        self._admit(identity, "administer")
+        self._admit(identity, "administer" if start else "describe")
         scrubbing = self._node.scrubbing
         if start:
             scrubbing.begin()
@@ -180,3 +192,12 @@ class Overview(Desk):
         found = self._topic(topic)
         self._check_partition(found, partition)
         return found.set_ids[partition]
+
+
+def _with_stopped(row: PartitionResult, told: ReplicasReport) -> PartitionResult:
+    """The same, with the reasons of those replicas that do not run."""
+    return row._replace(
+        replicas=tuple(
+            replica._replace(stopped=told.stopped.get((row.set_id, replica.node_id), "")) for replica in row.replicas
+        )
+    )

@@ -70,6 +70,8 @@ class Publications(Desk):
 
     def _check_publish(self, settings: TopicSettings, replica: Replica, header: batch.Header) -> None:
         self._check_room(settings, replica, header)
+        if header.dedup_id:
+            replica.partition.check_dedup(bytes(header.dedup_id), settings, self._node.now_ms())
         if settings.max_bytes and settings.full_policy is FullPolicy.REJECT:
             # What is prepared has its room; what is merely staged stops nobody.
             held = replica.partition.stored_bytes + replica.partition.prepared_bytes

@@ -28,6 +28,8 @@ from lanner.broker.desks.calls import (
     PollResult,
     PublishResult,
     Range,
+    ReplicasReport,
+    ScrubResult,
     SettleItem,
     SettleResult,
     TopicResult,
@@ -384,16 +386,26 @@ class RemoteService:
         status: dict[str, object] = (await self._call(Command.RAFT_STATUS, asked)).control.status
         return status
 
-    async def lags(self, identity: Identity, topic: str | None) -> dict[tuple[int, int], int]:
-        """How many entries the followers of the sets led there are behind, by (set, replica)."""
+    async def replicas_report(self, identity: Identity, topic: str | None) -> ReplicasReport:
+        """Who is behind of what is led there, and which of its own replicas do not run."""
         found = (await self._call(Command.DESCRIBE_PARTITIONS, cluster.DescribePartitions(topic))).control
-        return {
-            (part.set_id, replica.replica_id): replica.lag
-            for part in found.partitions
-            if part.leader == self._node_id
-            for replica in part.replicas
-            if replica.lag is not None
-        }
+        replicas = [(part, replica) for part in found.partitions for replica in part.replicas]
+        return ReplicasReport(
+            {
+                (part.set_id, replica.replica_id): replica.lag
+                for part, replica in replicas
+                if part.leader == self._node_id and replica.lag is not None
+            },
+            {
+                (part.set_id, replica.node_id): replica.stopped
+                for part, replica in replicas
+                if replica.node_id == self._node_id and replica.stopped
+            },
+        )
+
+    async def scrub(self, identity: Identity, start: bool) -> ScrubResult:
+        found = (await self._call(Command.SCRUB, cluster.Scrub(start))).control
+        return ScrubResult(*(getattr(found, name) for name in ScrubResult._fields))
 
     async def list_transactions(self, identity: Identity, asked: staging.ListTransactions) -> staging.TransactionList:
         found: staging.TransactionList = (await self._call(Command.LIST_TRANSACTIONS, asked)).control

@@ -98,7 +98,7 @@ class Spreading:
         return RemoteService(self._node.peers, node_id, self._routes.name_of(node_id), timeout_ms)
 
     def placed(self, topic: Topic, partitions: Iterable[int], hints: Hints | None = None) -> dict[str, list[int]]:
-        """The partitions by the broker to ask; under the empty name those that nobody who lives is known to lead."""
+        """The partitions by the broker to ask; under the empty name those of which no living leader is known."""
         found: dict[str, list[int]] = {}
         for partition in partitions:
             leader = (hints.take(partition) if hints else "") or self._routes.leader_of(topic.set_ids[partition])

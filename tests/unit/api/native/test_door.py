@@ -30,6 +30,7 @@ from lanner.net.connector import ClientLink, open_connection
 from lanner.wire import administration, cluster, messages
 from lanner.wire.messages import Command, Empty, Poll, Publish, SettleItem
 
+_LATER_MS = 1 << 52  # of a clock that is ahead of this one
 LEASED = PollResult([calls.LeasedBatch(0, 7, 100, 5, 6, 9, b"bytes", [calls.Range(100, 2, 1)])], False)
 
 
@@ -187,7 +188,7 @@ ANSWERS: dict[str, Any] = {
     "alter_topic": TOPIC,
     "delete_topic": None,
     "groups": ["g"],
-    "group": calls.GroupResult("t", "g", "queue", [calls.GroupPartitionResult(0, 1, 2, 3, 4, 5, 6, {4: 2}, 8)]),
+    "group": calls.GroupResult("t", "g", "queue", [calls.GroupPartitionResult(0, 1, 2, 3, 4, 5, 6, {4: 2}, _LATER_MS)]),
     "drop_group": None,
     "seek": None,
     "dead_letters": calls.DeadLettersResult([calls.DeadLetterResult(0, 5, 9, 5, "why", 8, 7, b"dead")], 12, (0, 6)),
@@ -552,7 +553,7 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
             administration.GroupName("t", "g"),
             ("group", "t", "g", None, {}),
             administration.GroupDescription(
-                "t", "g", "queue", [administration.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 8)]
+                "t", "g", "queue", [administration.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, _LATER_MS, 0)]
             ),
             b"",
         ),

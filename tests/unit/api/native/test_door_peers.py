@@ -132,7 +132,7 @@ async def test_they_pass_requests_that_wait() -> None:
         await heard(intake, 3)
 
 
-async def test_whoever_says_something_impossible_is_hung_up_on_with_the_reason() -> None:
+async def test_a_broker_that_says_something_impossible_is_hung_up_on_with_the_reason() -> None:
     intake = FakeIntake()
     intake.problem = ProtocolError("that is no message")
     async with opened(intake) as address:

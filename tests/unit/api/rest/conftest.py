@@ -23,6 +23,7 @@ from lanner.broker.desks.calls import (
     NewMessage,
     OffsetsResult,
     PartitionStateResult,
+    ScrubResult,
     SettleItem,
     SettleResult,
     Stored,
@@ -146,14 +147,25 @@ class FakeService:
         self._asked("describe_cluster", None)
         plan = Progress(3, PlanKind.DRAIN, "node", PlanState.RUNNING, 1, 6, 0, 1, 1, 0, "")
         broker = BrokerResult(
-            "one", "node", "r1", "draining", {"native": "[::1]:7400"}, 4, 2, 1, "voter", plan, alive=True
+            "one",
+            "node",
+            "r1",
+            "draining",
+            {"native": "[::1]:7400"},
+            4,
+            2,
+            1,
+            "voter",
+            plan,
+            alive=True,
+            scrub=ScrubResult(True, 1, 20, 3, 400, 0, 900),
         )
         return ClusterResult("cluster", "node", 1, len(self.known), 5, 15, 1, [broker], [plan])
 
     async def describe_partitions(self, identity: Identity, topic: str | None) -> list[PartitionRow]:
         self._asked("describe_partitions", topic)
         leader = ReplicaRow(1, "node", "one", "voter", True, True, None, "")
-        other = ReplicaRow(4, "other", "two", "learner", False, False, 17, "catch_up")
+        other = ReplicaRow(4, "other", "two", "learner", False, False, 17, "catch_up", "kind 99 is not known")
         return [PartitionRow(9, "orders", 2, "node", 3, (leader, other))]
 
     async def change_cluster(self, identity: Identity, action: str, **wish: Any) -> Progress | None:

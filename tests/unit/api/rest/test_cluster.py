@@ -35,6 +35,15 @@ BROKER = {
     "metadata": "voter",
     "alive": True,
     "drain": PLAN,
+    "scrub": {
+        "running": True,
+        "passes": 1,
+        "entries": 20,
+        "rows": 3,
+        "read_bytes": 400,
+        "damaged": 0,
+        "expected_bytes": 900,
+    },
 }
 
 
@@ -58,6 +67,7 @@ async def test_partitions_show_who_leads_and_who_lags(http: httpx.AsyncClient, s
     leader, other = partition["replicas"]
     assert leader["leads"] and "lag" not in leader and "step" not in leader
     assert (other["broker"], other["lag"], other["step"]) == ("two", 17, "catch_up")
+    assert other["stopped"] == "kind 99 is not known" and "stopped" not in leader
     await http.get("/v1/partitions")
     assert service.asked("describe_partitions") == ["orders", None]
     assert (await http.get("/v1/partitions?topic=..")).status_code == 400
