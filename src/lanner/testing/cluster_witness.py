@@ -297,11 +297,12 @@ class ClusterWitness:
             node = replica.node
             if (
                 node.commit_index != sight.commit_index
+                or node.applied_index != sight.applied_index
                 or node.term != sight.term
                 or node.role is not sight.role
-                or node.applied_index != sight.applied_index
-                or node.memberships.current_index != (sight.members or (-1,))[0]
-                or node.durable_hard_state != sight.durable
+                or node.durable_hard_state is not sight.durable
+                or sight.members is None
+                or node.memberships.current_index != sight.members[0]
                 or replica.machine is not sight.machine
             ):
                 self._look_closely(self.sets[set_id], sight, replica)

@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -134,7 +135,7 @@ class Simulation:
         self.staged = StagedRun(seed, LocalPort(self.broker))
         self.staged.watch(self.broker.witness)
         names, weights = self._steps
-        self._steps = (*names, "stage", "tend", "observe"), (*weights, 25.0, 15.0, 1.0)
+        self._steps = (*names, "stage", "tend", "observe"), (*weights, *accumulate((weights[-1] + 25.0, 15.0, 1.0)))
 
     def totals(self) -> Counter[str]:
         facts, counts = self.broker.witness.facts, self.broker.counts
@@ -222,13 +223,13 @@ class Simulation:
             "rot": rng.choice((0.0, 0.03)),
             "fault": rng.choice((0.05, 0.15)),
         }
-        return tuple(weights), tuple(weights.values())
+        return tuple(weights), tuple(accumulate(weights.values()))
 
     def _turn(self) -> None:
         rng = self.rng
         self.clock.advance(rng.choice((0, 0, 0, 1, 1, 2, 6)))
         names, weights = self._steps
-        step = rng.choices(names, weights)[0]
+        step = rng.choices(names, cum_weights=weights)[0]
         if step == "tick":
             self.broker.engine.tick()
             self.broker.tries.tick()
