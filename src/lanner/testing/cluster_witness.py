@@ -361,6 +361,10 @@ class ClusterWitness:
         if not broker.up:
             return self._known.get((record.set_id, replica_id), 0) >= index
         replica = broker.engine.replicas.get(record.set_id)
+        if replica is None and record.set_id in broker.engine.ledger.damaged:  # it held it before a row of it rotted
+            return self._known.get((record.set_id, replica_id), 0) >= index
+        if replica is None and record.set_id in broker.engine.stopped:  # its log is there for a newer release
+            return broker.engine.ledger.state(record.set_id).last_index >= index
         if replica is None and _was_deleted(broker, record.set_id):
             return True  # it held it when it said so; the leader has not heard yet that the topic is gone
         if replica is None or replica.node.node_id != replica_id:

@@ -147,7 +147,7 @@ class Simulation:
         totals["events"] = self.events
         for name in ("published", "handed", "unknown", "duplicates", "cut_replies", "damaged", *REPEATED):
             totals[name] = self.traffic.counts[name]
-        for name in ("refusals", "last_record_refusals", "row_refusals", "rotten_entries"):
+        for name in ("refusals", "failed_syncs", "last_record_refusals", "row_refusals", "rotten_entries"):
             totals[name] = counts[name]
         if self.staged is not None:
             totals.update(self.staged.totals())
@@ -161,8 +161,11 @@ class Simulation:
         while self.events < self._events_wanted:
             try:
                 self._turn()
-            except (PowerLost, StorageFailed):
+            except PowerLost:
                 self._restart()
+            except StorageFailed:  # the process ends; what it had written may still be in the system's cache
+                self.broker.counts["failed_syncs"] += 1
+                self._restart(power=self.rng.random() < 0.5)
         self._drain()
         if self.staged is not None:
             self._rest_staged(self.staged)
@@ -293,7 +296,7 @@ class Simulation:
     def _fault(self) -> None:
         rng, disk = self.rng, self.broker.disk
         fault = rng.choices(
-            ("plug", "now", "kill", "slow", "full", "table", "sync"), weights=(35, 25, 10, 18, 6, 4, 2)
+            ("plug", "now", "kill", "slow", "full", "table", "sync"), weights=(35, 25, 10, 18, 6, 4, 4)
         )[0]
         if fault == "plug":
             disk.crash_in(rng.randint(1, 12))
@@ -331,7 +334,7 @@ class Simulation:
                 broker.disk.crash_in(self.rng.randint(1, 60))
             try:
                 broker.start()
-            except PowerLost:
+            except (PowerLost, StorageFailed):
                 power = True
                 continue
             broker.disk.crash_in(None)
