@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+import lanner
+from lanner.testing import simulator
 from lanner.testing.history import History
-from lanner.testing.simulate import main
+from lanner.testing.simulate import main, source_digest
 
 
 def test_seeds_that_pass_end_with_their_totals(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,6 +19,24 @@ def test_seeds_that_pass_end_with_their_totals(capsys: pytest.CaptureFixture[str
         assert f"{name} " in shown
     for name in ("elections", "splits", "snapshots", "moves", "forwards"):
         assert f"{name} " in shown
+
+
+def test_the_totals_name_the_source_that_ran(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--seeds", "1", "--events", "20", "--jobs", "1", "--nodes", "1"]) == 0
+    assert f"; source {source_digest()}" in capsys.readouterr().out
+    before = source_digest()
+    path = Path(simulator.__file__)
+    changed = tmp_path / "simulator.py"
+    changed.write_text(path.read_text() + "\n# one line more\n")
+    package, lanner.__file__ = lanner.__file__, str(tmp_path / "__init__.py")
+    simulator.__file__ = str(changed)
+    try:
+        other = source_digest()
+        changed.write_text(path.read_text())
+        assert other != source_digest(), "the content counts"
+    finally:
+        lanner.__file__, simulator.__file__ = package, str(path)
+    assert source_digest() == before
 
 
 def test_only_clusters_of_one_size_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

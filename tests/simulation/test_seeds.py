@@ -26,6 +26,7 @@ RECORDED = {  # a seed that catches each planted bug, and passes without it
     "live-segment-dropped": 1,
     "row-checksum-ignored": 0,
     "damaged-tail-cut": 0,
+    "replay-not-synced": 8,
     "delayed-delivered-early": 1,
     "attempt-not-counted": 0,
     "oversized-reply-kept": 0,

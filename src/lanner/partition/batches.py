@@ -291,6 +291,11 @@ class LaneIndex(_Chunks[LaneChunk]):
             yield from zip(chunk.keys[at:], chunk.offsets[at:], strict=True)
             number += 1
 
+    def base_offset_at(self, place: int) -> int:
+        """The batch that holds the place, which is not the end."""
+        chunk = self.chunk(max(0, bisect_right(self.starts, place) - 1))
+        return chunk.offsets[max(0, bisect_right(chunk.keys, place) - 1)]
+
     def first_end(self) -> int:
         """Where the lane's first batch ends; the end when there is none."""
         if not self.starts:

@@ -144,8 +144,7 @@ def expired_front_ms(state: State, group: Group, lane: int) -> int:
     place = group.lanes[lane].next
     if place >= state.lanes[lane].end:
         return 0
-    _, base_offset = next(state.lanes[lane].walk(place))
-    ref = state.batches.get(base_offset)
+    ref = state.batches.get(state.lanes[lane].base_offset_at(place))
     assert ref is not None
     return ref.expires_at_ms
 

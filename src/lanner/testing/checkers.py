@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Final
 
 from lanner.testing.history import (
@@ -97,8 +98,11 @@ def _points(events: Iterable[Event]) -> list[tuple[float, bool, Event]]:
         points.append((event.called, False, event))
         if event.returned is not None:
             points.append((event.returned, True, event))
-    points.sort(key=lambda point: point[:2])
+    points.sort(key=itemgetter(0, 1))
     return points
+
+
+_OF_GROUPS: Final = (Polled, Settled, Administered, DeadSeen, FloorSeen)
 
 
 def _follow_groups(history: History, partition: int, events: list[Event]) -> dict[str, QueueModel]:
@@ -122,7 +126,7 @@ def _follow_groups(history: History, partition: int, events: list[Event]) -> dic
             if not is_return:
                 for model in models.values():
                     model.crashed(now)
-        elif isinstance(event, Polled | Settled | Administered | DeadSeen | FloorSeen):
+        elif isinstance(event, _OF_GROUPS):
             known = models.get(event.group) or streams.get(event.group)
             if known is None:
                 known = streams[event.group] = QueueModel(event.group, partition, rules)

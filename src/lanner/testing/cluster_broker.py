@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from lanner.broker.clock import LeaderClock
+from lanner.broker.links.acquaintances import Acquaintances
 from lanner.broker.pace import Pace
 from lanner.broker.replicas import snapshots
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
@@ -26,12 +27,15 @@ from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Piece, Reply
 from lanner.broker.steward import Steward
 from lanner.broker.tries import Tries
+from lanner.cluster import Registration
 from lanner.errors import LannerError, StorageDamaged, StorageFailed
+from lanner.features import HIGHEST
 from lanner.ledger import FileMissing, Ledger
 from lanner.raft import Message, Role, decode_message, encode_message
 from lanner.testing.clock import START_MS, SimClock
 from lanner.testing.disk import PowerLost
 from lanner.testing.network import RAFT, Letter, SimNetwork
+from lanner.testing.old_release import forget
 from lanner.testing.sim_broker import SimBroker
 from lanner.wire.staging import ReportItem
 
@@ -54,6 +58,7 @@ class Place(NamedTuple):
 
     seat: Seat
     nodes: dict[int, str]  # who has which replica of the metadata, as it was at the founding
+    told: tuple[Registration, ...]  # whom it may expect to meet before the metadata says who is there
 
 
 class Bounds(NamedTuple):
@@ -123,10 +128,12 @@ class ClusterBroker(SimBroker):
         self.place: Place | None = None
         self.founding: bytes | None = None
         self.contacts: list[str] = []  # whom a broker that joins has been told of
+        self.others = Acquaintances()
         self.steward: Steward
         self.up = False
         self.retired = False  # it will never run again
         self.life = 0
+        self.release = HIGHEST  # the feature level that its release brought
         self.paused_until_ms = 0
         self.slow_until_ms = 0
         self.sync_ms = (0, 0)  # how long syncs take, at least and at most, when they take long
@@ -140,6 +147,7 @@ class ClusterBroker(SimBroker):
         self._watched: dict[int, Replica] = {}
         self._ticks = 0
         self._hurried = False
+        self._lines: tuple[tuple[int, int], list[str]] = ((0, 0), [])
 
     @property
     def opened(self) -> bool:
@@ -158,11 +166,18 @@ class ClusterBroker(SimBroker):
         self.commits = []
         self.heard_ms, self._silent, self._slow, self.gossip, self._lives = {}, set(), set(), {}, {}
         self.hung = False
+        self.others, self._lines = Acquaintances(), ((0, 0), [])
         self.pace = Pace(lambda: self.world.clock.elapsed_ms)
         self.leader_clock = LeaderClock(self.own_clock.now_ms, lambda: self.world.clock.elapsed_ms)
         ledger = Ledger.recover(
-            self.disk.files, self.disk.table, random_bytes=self.rng.randbytes, segment_bytes=bounds.segment_bytes
+            self.disk.files,
+            self.disk.table,
+            random_bytes=self.rng.randbytes,
+            segment_bytes=bounds.segment_bytes,
+            close_damaged=True,
         )
+        for set_id, closed in ledger.damaged.items():
+            self.explain(set_id, closed.error)
         self.counts["torn_tails"] += ledger.recovery.torn_bytes_cut > 0
         self.engine = Engine(
             ledger,
@@ -174,6 +189,8 @@ class ClusterBroker(SimBroker):
             tail_entries=bounds.tail_entries,
             tail_bytes_max=bounds.tail_bytes,
         )
+        if self.release < HIGHEST:
+            forget(self.engine)
         self.tries = Tries(self.engine)
         self.engine.damages.told.append(self.explain)
         ledger.check()
@@ -186,6 +203,7 @@ class ClusterBroker(SimBroker):
     def join(self, place: Place) -> None:
         """Take the seat that was given to this broker at the founding, or when it joined."""
         self.place = place
+        self.others.told(place.told)
         self.steward = Steward(self.engine, self.node_id, place.seat, place.nodes)
         self.steward.founding = self.founding
         self.steward.open_metadata()
@@ -272,11 +290,15 @@ class ClusterBroker(SimBroker):
                 self.steward.peer_silent(node_id)
 
     def acquaintances(self) -> list[str]:
-        """The brokers that this one knows of."""
+        """The brokers that this one has lines to: it reaches nobody else."""
         if self.place is None:
             return self.contacts
-        known = {**dict.fromkeys(self.place.nodes.values()), **dict.fromkeys(self.engine.cluster.brokers)}
-        return [node_id for node_id in known if node_id != self.node_id]
+        cluster = self.engine.cluster
+        now = (cluster.applied_index, len(self.others))
+        if self._lines[0] != now or not self._lines[1]:
+            known = self.others.brokers(cluster.brokers)
+            self._lines = now, [node_id for node_id in known if node_id != self.node_id]
+        return self._lines[1]
 
     def _background(self, name: str) -> Callable[[], None]:
         def act() -> None:
@@ -381,12 +403,14 @@ class ClusterBroker(SimBroker):
 
     def _post(self, node_id: str, set_id: int, frame: bytes, kind: str) -> None:
         number = self.world.number_of(node_id)
-        if number is not None:
+        if number is not None and node_id in self.acquaintances():
             world = self.world
             world.network.post(self.number, number, set_id, frame, world.clock.elapsed_ms, kind, once=kind == REPORT)
 
     def hear(self, letter: Letter, sender_node: str) -> None:
         """A letter of another broker."""
+        if self.place is not None:
+            self.others.meet(sender_node)
         if letter.kind == PULSE:
             self._hear_pulse(letter.frame, sender_node)
             return

@@ -33,7 +33,7 @@ _BROKERS_MAX: Final = 7
 class Operators(Faults):
     """Operators of one cluster, amid its faults."""
 
-    def _metadata(self) -> Cluster | None:
+    def metadata(self) -> Cluster | None:
         leader = self.cluster.metadata_leader()
         return None if leader is None else leader.engine.cluster
 
@@ -46,7 +46,7 @@ class Operators(Faults):
 
     def _transfer(self) -> bool:
         """By a wish in the metadata, or by hand to one that votes."""
-        metadata = self._metadata()
+        metadata = self.metadata()
         if metadata is None:
             return False
         if self.rng.random() < 0.5:
@@ -65,7 +65,7 @@ class Operators(Faults):
         return True
 
     def _move(self) -> bool:
-        metadata = self._metadata()
+        metadata = self.metadata()
         sets = [] if metadata is None else [one for one in metadata.sets.values() if one.set_id != CLUSTER_SET]
         if metadata is None or not sets:
             return False
@@ -80,13 +80,13 @@ class Operators(Faults):
         return self._change(encode_rebalance(self._now_ms()))
 
     def _cancel(self) -> bool:
-        metadata = self._metadata()
+        metadata = self.metadata()
         plans = [] if metadata is None else [one for one in metadata.plans.values() if one.kind is not PlanKind.REBUILD]
         return bool(plans) and self._change(encode_cancel_plan(self.rng.choice(plans).plan_id))
 
     def _alter(self) -> bool:
         """More partitions, or another number of replicas, for a topic that nobody uses."""
-        metadata = self._metadata()
+        metadata = self.metadata()
         brief = [] if metadata is None else [one for one in metadata.topics.values() if one.name.startswith("brief")]
         if metadata is None or not brief or any(one.lost for one in metadata.brokers.values()) or self.is_damaged():
             return False  # while a disk or a copy is being replaced every replica that is left is needed
@@ -97,7 +97,7 @@ class Operators(Faults):
         return self._change(encode_alter_topic(topic.name, wanted, self._now_ms()))
 
     def _named(self, *states: BrokerState) -> list[str]:
-        metadata = self._metadata()
+        metadata = self.metadata()
         found = [] if metadata is None else metadata.brokers.values()
         return [broker.node_id for broker in found if broker.state in states and not broker.lost]
 
@@ -112,7 +112,7 @@ class Operators(Faults):
         return bool(draining) and self._change(encode_undrain_broker(self.rng.choice(draining)))
 
     def _remove(self) -> bool:
-        metadata = self._metadata()
+        metadata = self.metadata()
         draining = [
             node_id for node_id in self._named(BrokerState.DRAINING) if metadata and metadata.is_drained(node_id)
         ]
@@ -120,7 +120,7 @@ class Operators(Faults):
 
     def _join(self) -> bool:
         cluster = self.cluster
-        metadata = self._metadata()
+        metadata = self.metadata()
         if metadata is None or len(self._named(BrokerState.ACTIVE, BrokerState.JOINING)) >= _BROKERS_MAX:
             return False
         self.arrive(f"broker{len(cluster.brokers) + 1}")
@@ -142,12 +142,12 @@ class Operators(Faults):
 
     def may_lose_a_disk(self) -> bool:
         cluster = self.cluster
-        metadata = self._metadata()
+        metadata = self.metadata()
         if (
             self.is_damaged()
             or metadata is None
             or metadata.moves
-            or any(one.lost for one in metadata.brokers.values())
+            or any(one.lost and one.state is not BrokerState.REMOVED for one in metadata.brokers.values())
         ):
             return False
         if any(one.state is BrokerState.JOINING for one in metadata.brokers.values()):
@@ -178,7 +178,7 @@ class Operators(Faults):
         cluster = self.cluster
         if broker.place is not None or broker.retired:
             return
-        metadata = self._metadata()
+        metadata = self.metadata()
         if metadata is None or broker.node_id not in metadata.brokers:
             registration = cluster.registration(broker)
             cluster.traffic.change(encode_register_broker(registration, self._now_ms()))
@@ -187,7 +187,7 @@ class Operators(Faults):
     def _tend(self) -> None:
         """Switch off what was removed for good; in the end, take up again what was cancelled or given up halfway."""
         cluster = self.cluster
-        metadata = self._metadata()
+        metadata = self.metadata()
         if metadata is not None:
             for record in metadata.brokers.values():
                 number = cluster.number_of(record.node_id)

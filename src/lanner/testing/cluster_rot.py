@@ -2,6 +2,7 @@
 
 - *The last record of a journal*, after a crash: the broker must refuse to start. An operator repairs it, and it comes
   back with an empty disk.
+- *A row of one partition*, after a crash: the broker starts without that copy, and the copy is replaced.
 - *A saved entry*: some reader finds it, the scrubber at the latest. From then on that copy does not stand for leader
   while others could (`cluster_witness`), clients are told to ask again, and the copy is replaced (`is_mended`).
 
@@ -11,23 +12,31 @@ One copy rots at a time, and not while what was lost before is being replaced: n
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from lanner.broker.replicas.engine import CLUSTER_SET
+from lanner.broker.steward import DAMAGE_LEVEL
 from lanner.cluster import Cluster
 from lanner.errors import StorageDamaged
 from lanner.ledger import Ledger
+from lanner.ledger.rows import decode_set, generation_of_key, set_key, set_of_key
+from lanner.ledger.seals import SealedTable
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_faults import LONG_MS
 from lanner.testing.cluster_operators import Operators
 from lanner.testing.decay import Decayed, decay, scrub
+from lanner.testing.disk import SimDisk
 from lanner.testing.flips import flip_record, holds_record
 from lanner.testing.sim_broker import Broken
 
 _PAUSE_MS: Final = 8_000
 _RETRY_MS: Final = 500
 _SCRUB_MS: Final = 3_000
+_ROW_MS: Final = 4_000
+_ROW_RETRY_MS: Final = 100
+_KINDS: Final = (b"m", b"e", b"b", b"s")
 
 
 class Rot:
@@ -39,12 +48,15 @@ class Rot:
         # Of its own, so that it leaves other troubles where they are.
         self._flips = Random(str(operators.rng.getstate()[1][:9]))
         self._decays = Random(self._flips.getstate()[1][0])
-        self._decayed: list[Decayed] = []
+        self._rows = Random(self._flips.getstate()[1][1])
+        self._decayed: list[Decayed | Spoiled] = []
 
     def begin(self) -> None:
         if self._flips.random() < 0.6:
             self.cluster.later(self._flips.randint(1, 20_000), self._rot_record)
         self.cluster.later(self._decays.randint(1, _PAUSE_MS), self._rot_entry)
+        if self._rows.random() < 0.5:
+            self.cluster.later(self._rows.randint(1, _ROW_MS), self._rot_row)
 
     @property
     def going_on(self) -> bool:
@@ -57,6 +69,11 @@ class Rot:
         if self.going_on or any(record.damaged for record in metadata.sets.values()):
             return False
         return not any(broker.engine.damages.sets for broker in members)
+
+    def _may_rot(self) -> bool:
+        """Whether a damaged copy would be replaced: older brokers do not know how."""
+        metadata = self._operators.metadata()
+        return metadata is not None and metadata.feature_level >= DAMAGE_LEVEL and self._operators.may_lose_a_disk()
 
     # ------------------------------------------------------------------ records
 
@@ -93,6 +110,49 @@ class Rot:
         cluster.count()
         return self._operators.arrive(broker.name)
 
+    # ------------------------------------------------------------------ rows
+
+    def _rot_row(self) -> None:
+        """A crash, and one bit of a row of some partition flips, in its key or its value."""
+        cluster, rng = self.cluster, self._rows
+        if cluster.calm:
+            return
+        running = self._operators.running() if self._may_rot() else []
+        copies = [
+            (broker, set_id)
+            for broker in running
+            for set_id in broker.engine.replicas
+            if set_id in cluster.traffic.settings and broker.node_id in cluster.members()
+        ]
+        if copies:
+            self.rot_row(*rng.choice(copies))
+        cluster.later(rng.randint(1, _PAUSE_MS if copies else _ROW_RETRY_MS), self._rot_row)
+
+    def rot_row(self, broker: ClusterBroker, set_id: int) -> None:
+        """Flip a bit of a row of a broker's copy of a set: the broker must start without that copy, or not at all."""
+        cluster, disk, rng = self.cluster, broker.disk, self._rows
+        cluster.crash(broker)
+        disk.crash_in(None)
+        keys = rows_of(disk, set_id)
+        if not keys:
+            return
+        key = rng.choice(keys)
+        disk.flip_row_bit(key, rng.randrange(disk.row_bits(key)))
+        cluster.counts["rotten_rows"] += 1
+        cluster.count()
+        copy = disk.snapshot()
+        try:
+            ledger = Ledger.recover(copy.files, copy.table, random_bytes=rng.randbytes, close_damaged=True)
+        except StorageDamaged:  # nothing else is there of the set, so that its key may be what has changed
+            cluster.counts["row_refusals"] += 1
+            cluster.retire(broker)
+            self._operators.arrive(broker.name)
+            return
+        if set_id in ledger.sets():
+            raise Broken("damage accepted", set_id, f"a bit of the row {key.hex()} was flipped on {broker.name}")
+        broker.spoiled.add(set_id)
+        self._decayed.append(Spoiled(broker, set_id))
+
     # ------------------------------------------------------------------ entries
 
     def _rot_entry(self) -> None:
@@ -100,7 +160,7 @@ class Rot:
         cluster, rng = self.cluster, self._decays
         if cluster.calm:
             return
-        found = self._decay_somewhere() if self._operators.may_lose_a_disk() else None
+        found = self._decay_somewhere() if self._may_rot() else None
         if found is not None:
             cluster.counts["rotten_entries"] += 1
             cluster.count()
@@ -131,7 +191,31 @@ class Rot:
         cluster.later(self._decays.randint(1, _SCRUB_MS), lambda: self._scrub(decayed))
 
 
-def _is_there(decayed: Decayed) -> bool:
+@dataclass(frozen=True, slots=True)
+class Spoiled:
+    """A copy of a set of which a row has rotted."""
+
+    broker: ClusterBroker
+    set_id: int
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the copy is still closed."""
+        return self.set_id in self.broker.engine.ledger.damaged
+
+
+def rows_of(disk: SimDisk, set_id: int) -> list[bytes]:
+    """The rows of a set's present log and machine, by key."""
+    key = set_key(set_id)
+    row = SealedTable(disk.table).get(key)
+    if row is None:
+        return []
+    generation = decode_set(key, row).generation
+    keys = [one for one in disk.row_keys() if one[:1] in _KINDS and set_of_key(one) == set_id]
+    return [one for one in keys if generation_of_key(one) in (None, generation)]
+
+
+def _is_there(decayed: Decayed | Spoiled) -> bool:
     broker = decayed.broker
     assert isinstance(broker, ClusterBroker)
     return not broker.retired and (not broker.up or decayed.is_there)

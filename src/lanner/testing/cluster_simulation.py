@@ -42,12 +42,16 @@ CLUSTER_TOTALS: Final = (
     "cut_replies",
     "last_record_refusals",
     "rotten_entries",
+    "rotten_rows",
+    "founders_replaced",
+    "upgrades",
     "slow_syncs",
     "hung_syncs",
 )
 _STARTED_MS: Final = 20_000
 _LED_MS: Final = 15_000  # those who are down come back within three seconds, and elections take two or three
 _REST_MS: Final = 240_000
+_REPLACED_MS: Final = 60_000
 _DRAIN_ROUNDS_MAX: Final = 400
 _LONGEST_WAIT_MS: Final = 5_000
 
@@ -103,6 +107,7 @@ class ClusterSimulation:
         self.troubles = Troubles(self.cluster)
         self._events_wanted = events
         self._tries_disks = self.rng.random() < 0.15
+        self._renews = self.rng.random() < 0.1
         self._moves_done = 0
         self._acting_ms = self.rng.choice((10, 25, 50))
         self._actions = self._weigh_actions()
@@ -143,6 +148,10 @@ class ClusterSimulation:
             self.staged.begin()
         if self._tries_disks:
             DiskTrials(cluster).run()
+        if self._renews:
+            before = cluster.events
+            self._replace_founders()
+            self._events_wanted += cluster.events - before  # its troubles are yet to come
         self.troubles.begin()
         if self.staged is not None:
             self.staged.trouble()
@@ -152,6 +161,7 @@ class ClusterSimulation:
         cluster.run_until(self._all_led, _LED_MS, "not every set is led")
         if self.staged is not None:
             cluster.run_until(self.staged.at_rest, _REST_MS, "tries do not end")
+        cluster.run_until(lambda: self.troubles.upgrade.over, _REST_MS, "the feature level is not raised")
         cluster.run_until(self._mended, _REST_MS, "damaged copies are not replaced")
         cluster.run_until(self._at_rest, _REST_MS, "moves and replicas do not settle")
         self._end_doubt()
@@ -161,6 +171,15 @@ class ClusterSimulation:
         self._compare_everything()
         if self.staged is not None:
             self.staged.finish(self._metadata())
+
+    def _replace_founders(self) -> None:
+        """One after the other the founders lose their disks, until none of them is left; nothing else is wrong."""
+        cluster, troubles = self.cluster, self.troubles
+        for number in range(1, len(cluster.founders) + 1):
+            cluster.run_until(troubles.may_lose_a_disk, _REPLACED_MS, "what a founder had is not replaced")
+            troubles.wipe(cluster.brokers[number])
+            cluster.counts["founders_replaced"] += 1
+        cluster.run_until(troubles.may_lose_a_disk, _REPLACED_MS, "what the last founder had is not replaced")
 
     def _founded(self) -> bool:
         leader = self.cluster.metadata_leader()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from lanner.testing.cluster_operators import Operators
 from lanner.testing.cluster_rot import Rot
+from lanner.testing.cluster_upgrades import Upgrade
 from lanner.testing.sim_cluster import SimCluster
 
 
@@ -50,14 +51,16 @@ class Troubles(Operators):
         }
         self.pause_ms = rng.choice((300, 700, 1_500))
         self.rot = Rot(self)
+        self.upgrade = Upgrade(self)
 
     def begin(self) -> None:
         self.cluster.later(self.rng.randint(1, 2 * self.pause_ms), self._strike)
         self.rot.begin()
+        self.upgrade.begin()
         self._tend()
 
     def is_damaged(self) -> bool:
-        return self.rot.going_on
+        return self.rot.going_on or self.upgrade.mistaken is not None
 
     def _strike(self) -> None:
         cluster = self.cluster

@@ -297,11 +297,12 @@ class ClusterWitness:
             node = replica.node
             if (
                 node.commit_index != sight.commit_index
+                or node.applied_index != sight.applied_index
                 or node.term != sight.term
                 or node.role is not sight.role
-                or node.applied_index != sight.applied_index
-                or node.memberships.current_index != (sight.members or (-1,))[0]
-                or node.durable_hard_state != sight.durable
+                or node.durable_hard_state is not sight.durable
+                or sight.members is None
+                or node.memberships.current_index != sight.members[0]
                 or replica.machine is not sight.machine
             ):
                 self._look_closely(self.sets[set_id], sight, replica)
@@ -360,6 +361,10 @@ class ClusterWitness:
         if not broker.up:
             return self._known.get((record.set_id, replica_id), 0) >= index
         replica = broker.engine.replicas.get(record.set_id)
+        if replica is None and record.set_id in broker.engine.ledger.damaged:  # it held it before a row of it rotted
+            return self._known.get((record.set_id, replica_id), 0) >= index
+        if replica is None and record.set_id in broker.engine.stopped:  # its log is there for a newer release
+            return broker.engine.ledger.state(record.set_id).last_index >= index
         if replica is None and _was_deleted(broker, record.set_id):
             return True  # it held it when it said so; the leader has not heard yet that the topic is gone
         if replica is None or replica.node.node_id != replica_id:

@@ -386,7 +386,8 @@ class SimTable:
 
     def commit(self, puts: Mapping[bytes, bytes | None]) -> None:
         disk = self._disk
-        if disk._begin("commit", sum(len(value or b"") for value in puts.values())):
+        size = 0 if disk.delay_ms is None else sum(len(value or b"") for value in puts.values())
+        if disk._begin("commit", size):
             disk._rows_pending = dict(puts)  # either all of it is there afterwards, or nothing
             raise disk._lose_power("commit")
         if disk.table_full:

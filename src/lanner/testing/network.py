@@ -92,7 +92,7 @@ class SimNetwork:
     def redeliver(self, letter: Letter, arrives_ms: int) -> None:
         """Let a letter arrive at this time: its receiver cannot take it now."""
         self._sent += 1
-        heappush(self._letters, letter._replace(arrives_ms=arrives_ms, number=self._sent))
+        heappush(self._letters, Letter(arrives_ms, self._sent, *letter[2:]))
 
     def arrive(self, now_ms: int) -> tuple[int, Message] | None:
         """The next message that has arrived, with its set; None: none has yet."""

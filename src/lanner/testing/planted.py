@@ -17,6 +17,7 @@ from lanner.broker.wall_clock import FollowingClock
 from lanner.cluster import topics
 from lanner.ledger import Commit, inspection, seals
 from lanner.ledger import journal as ledger_journal
+from lanner.ledger import replay as ledger_replay
 from lanner.ledger import tails as ledger_tails
 from lanner.ledger.holdings import Holdings
 from lanner.ledger.ledger import Ledger
@@ -196,6 +197,10 @@ def _cut_damaged(patch: Patch) -> None:
     patch(ledger_tails, "judge", take_for_torn)
 
 
+def _trust_the_cache(patch: Patch) -> None:
+    patch(ledger_replay, "_write_again", lambda files, record: None)
+
+
 def _keep_oversized(patch: Patch) -> None:
     patch(fitting, "release_of", lambda group, token, leases: None)
 
@@ -258,6 +263,11 @@ BROKER_PLANTS: Final[dict[str, Plant]] = {
     "row-checksum-ignored": Plant("rows are not held against their checksums", ("damage accepted",), _ignore_seals),
     "damaged-tail-cut": Plant(
         "a last record that was written whole and is damaged is cut", ("damage accepted",), _cut_damaged
+    ),
+    "replay-not-synced": Plant(
+        "what a start has replayed counts as durable, and may be in the system's cache only",
+        (*_LOST, "message cannot be read"),
+        _trust_the_cache,
     ),
     "delayed-delivered-early": Plant("a delay ends before its time", ("early delivery",), _deliver_early),
     "attempt-not-counted": Plant(

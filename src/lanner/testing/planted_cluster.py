@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from lanner.broker.links.acquaintances import Acquaintances
+from lanner.broker.links.founding import Founding
 from lanner.broker.pace import Pace
 from lanner.broker.replicas import restoring
 from lanner.broker.replicas.engine import Engine
@@ -15,6 +17,7 @@ from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Sending
 from lanner.broker.steps import Steps
 from lanner.broker.steward import Steward
+from lanner.errors import UnknownRecord
 from lanner.model import TopicSettings
 from lanner.raft import HardState, Message, RaftNode, Role, Snapshot
 from lanner.raft.electing import Election
@@ -166,6 +169,33 @@ def _forget_damage(patch: Patch) -> None:
     patch(Steward, "_damage_reports", lambda steward: [])
 
 
+def _tell_of_founders(patch: Patch) -> None:
+    patch(Founding, "told", property(lambda founding: founding.founders))
+    patch(Acquaintances, "meet", lambda others, node_id: False)
+
+
+def _skip_unknown(patch: Patch) -> None:
+    apply_entries = Replica._apply
+
+    def apply_what_is_known(replica: Replica, entries: Any, effects: Any) -> None:
+        machine: Any = replica.machine
+        apply = machine.apply
+
+        def apply_or_skip(index: int, payload: bytes | None) -> Any:
+            try:
+                return apply(index, payload)
+            except UnknownRecord:
+                return apply(index, None)
+
+        machine.apply = apply_or_skip
+        try:
+            apply_entries(replica, entries, effects)
+        finally:
+            machine.apply = apply
+
+    patch(Replica, "_apply", apply_what_is_known)
+
+
 _LOG: Final = (
     "leader completeness",
     "committed entry changed",
@@ -243,6 +273,16 @@ CLUSTER_PLANTS: Final[dict[str, Plant]] = {
     ),
     "damage-not-reported": Plant(
         "nobody is told that a copy is damaged, so that it stays", ("cluster never comes to rest",), _forget_damage
+    ),
+    "told-of-founders-only": Plant(
+        "a broker that joins is told of the founders only, who may be gone",
+        ("cluster never comes to rest",),
+        _tell_of_founders,
+    ),
+    "unknown-record-skipped": Plant(
+        "a replica skips a committed record that its release does not know",
+        ("machines differ", "state differs after a restart", "replicas differ"),
+        _skip_unknown,
     ),
     "hung-disk-leads": Plant("a leader whose disk hangs goes on leading", ("hung disk leads",), _lead_on),
 }

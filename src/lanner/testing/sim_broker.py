@@ -152,6 +152,7 @@ class SimBroker:
         self.counts: Counter[str] = Counter()
         self.commits: list[tuple[int, int, int]] = []  # (file, offset, size) of durable records, since the start
         self.decayed: set[tuple[Any, Any]] = set()  # (file, offset) of saved entries that have rotted on the disk
+        self.spoiled: set[int] = set()  # sets of which a row has rotted
         self.remembered: dict[tuple[int, int], dict[int, bytes]] = {}  # (set, index) of a rotten batch → what it held
         self.followed: FollowingClock
         self._began = (0, 0)  # what the wall clock and the steady one showed at the start
@@ -409,7 +410,7 @@ class SimBroker:
     def explain(self, set_id: int, error: StorageDamaged) -> None:
         """Told of damage: there is none but what was done to the disk."""
         place = error.details.get("file"), error.details.get("offset")
-        if "key" not in error.details and place not in self.decayed:
+        if place not in self.decayed and set_id not in self.spoiled:
             raise Broken("damage from nowhere", set_id, error.message)
 
     def read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:

@@ -16,9 +16,10 @@ from random import Random
 from typing import Final
 
 from lanner import features
-from lanner.broker.replicas.engine import CLUSTER_SET, Seat
+from lanner.broker.links.acquaintances import present
+from lanner.broker.links.founding import Founding
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, Registration, encode_found_cluster
-from lanner.cluster.values import METADATA_VOTERS_MAX
 from lanner.errors import StorageFailed, StorageFull
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import PULSE, Bounds, BrokerClock, ClusterBroker, Place
@@ -39,12 +40,18 @@ def size_of(seed: int) -> int:
     return 3 if seed % 2 == 0 else 5
 
 
+def _place(founding: Founding) -> Place:
+    return Place(founding.seat, founding.nodes, founding.told)
+
+
 class SimCluster:
     """Brokers and clients over one network, and the time that passes for them."""
 
     def __init__(self, seed: int, nodes: int = 0, bounds: Bounds | None = None) -> None:
         self.rng = rng = Random(seed)
         self.staged = takes_part(seed)
+        old = not self.staged and Random(f"release {seed}").random() < 0.3  # writers that stage need the present level
+        self.release = features.STAGES - 1 if old else features.HIGHEST  # the feature level of brokers that come
         self.clock = SimClock()
         self.network = SimNetwork(rng)
         self.network.on_loss = self._lost
@@ -80,18 +87,18 @@ class SimCluster:
         rng = self.rng
         clock = BrokerClock(self.clock, rng.choice((0, 0, -150, 90, 300)), rng.choice((0.0, 0.0, 0.001, -0.001)))
         broker = ClusterBroker(self, number, name, f"{name}-{number}", clock)
+        broker.release = self.release
         self.brokers[number] = broker
         self._numbers[broker.node_id] = number
         return broker
 
     def _found(self, count: int) -> None:
-        founders = [self.add_broker(f"broker{number}") for number in range(1, count + 1)]
-        voters = frozenset(range(1, min(count, METADATA_VOTERS_MAX) + 1))
-        nodes = {number: broker.node_id for number, broker in enumerate(founders, start=1)}
-        found = encode_found_cluster("simulated", [self.registration(broker) for broker in founders], 1)
-        for number, broker in enumerate(founders, start=1):
+        brokers = [self.add_broker(f"broker{number}") for number in range(1, count + 1)]
+        self.founders = tuple(self.registration(broker) for broker in brokers)
+        found = encode_found_cluster("simulated", self.founders, 1)
+        for number, broker in enumerate(brokers, start=1):
             broker.founding = found
-            broker.place = Place(Seat(number, voters), nodes)
+            broker.place = _place(Founding("simulated", self.founders, number))
             broker.start()
 
     @staticmethod
@@ -103,7 +110,7 @@ class SimCluster:
             {"native": address},
             f"r{broker.number % 3}",
             features.LOWEST,
-            features.HIGHEST,
+            broker.release,
         )
 
     def number_of(self, node_id: str) -> int | None:
@@ -169,8 +176,11 @@ class SimCluster:
         """Do something on a broker whose power may go meanwhile."""
         try:
             act()
-        except (PowerLost, StorageFailed):
+        except PowerLost:
             self.crash(broker)
+        except StorageFailed:  # the process ends; what it had written may still be in the system's cache
+            self.counts["failed_syncs"] += 1
+            self.crash(broker, power=self.rng.random() < 0.5)
 
     # ------------------------------------------------------------------ time
 
@@ -226,16 +236,18 @@ class SimCluster:
         else:
             sender = self.brokers[letter.sender].node_id
             if broker.place is None:
-                self._learn_seat(broker, letter, sender)
+                self._learn_seat(broker, letter)
             self.guard(broker, lambda: broker.hear(letter, sender))
 
-    def _learn_seat(self, broker: ClusterBroker, letter: Letter, sender: str) -> None:
-        """A broker that joins learns from the first message about the metadata which replica it is."""
+    def _learn_seat(self, broker: ClusterBroker, letter: Letter) -> None:
+        """A broker that joins is told which replica of the metadata it is, and who is there: by the one that sends it
+        the first message about the metadata."""
         if letter.kind != RAFT or letter.set_id != CLUSTER_SET:
             return
         receiver = int.from_bytes(letter.frame[16:24], "little")
-        founders = self.witness.sets[CLUSTER_SET].founders.voters
-        self.guard(broker, lambda: broker.join(Place(Seat(receiver, founders), {})))
+        there = tuple(present(self.brokers[letter.sender].engine.cluster.brokers))
+        founding = Founding("simulated", self.founders, receiver, joined=True, brokers=there)
+        self.guard(broker, lambda: broker.join(_place(founding)))
 
     def _lost(self, letter: Letter) -> None:
         self.calls.lost(letter)

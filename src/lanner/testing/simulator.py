@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -134,7 +135,7 @@ class Simulation:
         self.staged = StagedRun(seed, LocalPort(self.broker))
         self.staged.watch(self.broker.witness)
         names, weights = self._steps
-        self._steps = (*names, "stage", "tend", "observe"), (*weights, 25.0, 15.0, 1.0)
+        self._steps = (*names, "stage", "tend", "observe"), (*weights, *accumulate((weights[-1] + 25.0, 15.0, 1.0)))
 
     def totals(self) -> Counter[str]:
         facts, counts = self.broker.witness.facts, self.broker.counts
@@ -146,7 +147,7 @@ class Simulation:
         totals["events"] = self.events
         for name in ("published", "handed", "unknown", "duplicates", "cut_replies", "damaged", *REPEATED):
             totals[name] = self.traffic.counts[name]
-        for name in ("refusals", "last_record_refusals", "row_refusals", "rotten_entries"):
+        for name in ("refusals", "failed_syncs", "last_record_refusals", "row_refusals", "rotten_entries"):
             totals[name] = counts[name]
         if self.staged is not None:
             totals.update(self.staged.totals())
@@ -160,8 +161,11 @@ class Simulation:
         while self.events < self._events_wanted:
             try:
                 self._turn()
-            except (PowerLost, StorageFailed):
+            except PowerLost:
                 self._restart()
+            except StorageFailed:  # the process ends; what it had written may still be in the system's cache
+                self.broker.counts["failed_syncs"] += 1
+                self._restart(power=self.rng.random() < 0.5)
         self._drain()
         if self.staged is not None:
             self._rest_staged(self.staged)
@@ -222,13 +226,13 @@ class Simulation:
             "rot": rng.choice((0.0, 0.03)),
             "fault": rng.choice((0.05, 0.15)),
         }
-        return tuple(weights), tuple(weights.values())
+        return tuple(weights), tuple(accumulate(weights.values()))
 
     def _turn(self) -> None:
         rng = self.rng
         self.clock.advance(rng.choice((0, 0, 0, 1, 1, 2, 6)))
         names, weights = self._steps
-        step = rng.choices(names, weights)[0]
+        step = rng.choices(names, cum_weights=weights)[0]
         if step == "tick":
             self.broker.engine.tick()
             self.broker.tries.tick()
@@ -292,7 +296,7 @@ class Simulation:
     def _fault(self) -> None:
         rng, disk = self.rng, self.broker.disk
         fault = rng.choices(
-            ("plug", "now", "kill", "slow", "full", "table", "sync"), weights=(35, 25, 10, 18, 6, 4, 2)
+            ("plug", "now", "kill", "slow", "full", "table", "sync"), weights=(35, 25, 10, 18, 6, 4, 4)
         )[0]
         if fault == "plug":
             disk.crash_in(rng.randint(1, 12))
@@ -330,7 +334,7 @@ class Simulation:
                 broker.disk.crash_in(self.rng.randint(1, 60))
             try:
                 broker.start()
-            except PowerLost:
+            except (PowerLost, StorageFailed):
                 power = True
                 continue
             broker.disk.crash_in(None)

@@ -32,6 +32,10 @@ class Acquaintances:
         self._met[node_id] = None
         return True
 
+    def __len__(self) -> int:
+        """How many have spoken."""
+        return len(self._met)
+
     def brokers(self, known: Mapping[str, Broker]) -> list[str]:
         """The node ids of all that there should be lines to; `known` is what the metadata says."""
         if not known:
