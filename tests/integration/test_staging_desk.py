@@ -146,6 +146,9 @@ async def test_discarded_stages_are_gone_and_what_is_elsewhere_does_not_fail_the
     assert [(one.topic, one.code) for one in found] == [("t", 0), ("gone", TopicNotFound.code)]
     with pytest.raises(StageExpired):
         await service.stage(ANONYMOUS, stage(1), batch.encode([b"two"]))
+    for _ in range(2):
+        figures = service.transaction_figures
+        assert (figures.stages_expired, figures.stages_dropped) == (0, 1)
 
 
 async def test_a_commit_begins_once_and_is_found_again(service: Service) -> None:
