@@ -210,6 +210,34 @@ def test_rows_in_any_order_after_a_shuffle_are_written_once(
     assert values(queue, topic) == numbers(*range(60))
 
 
+def test_a_batch_that_foreach_batch_writes_under_a_name_shows_once_when_it_is_replayed(
+    spark: SparkSession, broker: BrokerProcess, queue: Any, topic: str, tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    batches: list[int] = []
+
+    def write_batch(found: DataFrame, batch_id: int) -> None:
+        batches.append(batch_id)
+        lines = found.selectExpr("concat(value, ' is there ', count, ' times') as value")
+        write(lines, broker, topic=topic, transactionalId=topic, transactionSequence=batch_id)
+
+    def run() -> None:
+        frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(source))
+        writer = frame.groupBy("value").count().writeStream.outputMode("update").foreachBatch(write_batch)
+        writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    feed(source, 1, 1, 2)
+    feed(source, 2, 3)
+    run()
+    shown = sorted([b"1 is there 2 times", b"2 is there 1 times", b"2 is there 2 times", b"3 is there 1 times"])
+    assert (batches, values(queue, topic)) == ([0, 1], shown)
+    forget_commits(checkpoint, 1)
+    feed(source, 4)
+    run()
+    assert batches == [0, 1, 1, 2], "the second batch was written again"
+    assert values(queue, topic) == [*shown, b"4 is there 1 times"]
+
+
 DRIVER = """
     import sys, lanner.spark
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,42 @@ async def test_queue_workers_get_the_others_and_the_damaged_one_is_dead(tmp_path
     letters = (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters
     assert [(letter.offset, letter.reason) for letter in letters] == [(1, "damaged")]
     assert server.node.ready
+    await server.stop()
+
+
+async def test_what_memory_still_has_is_delivered_although_the_disk_is_damaged(tmp_path: Path) -> None:
+    server = await started(tmp_path)
+    service, engine = server.service, server.node.engine
+    await service.ensure_topic(ANONYMOUS, "orders")
+    for value in VALUES:
+        await service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])
+    set_id = engine.cluster.topics["orders"].set_ids[0]
+    index = engine.replica(set_id).partition.batches_from(0, 1 << 20)[1].index
+    await server.node.saving.save()
+    flip(tmp_path, engine.ledger.locate(set_id, index))
+    assert (await server.node.scrubbing.scrub()).damaged == 1
+    assert engine.payload_from_memory(set_id, index) is not None
+    found = await service.poll_messages(ANONYMOUS, topic="orders", group="billing", member="w", max_messages=3)
+    assert [one.message.value for one in found] == VALUES
+    items = [SettleItem(0, one.token, one.message.offset, 1, 1) for one in found]
+    assert [result.code for result in await service.settle(ANONYMOUS, "orders", "billing", items)] == [0, 0, 0]
+    assert (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters == []
+    await server.stop()
+
+
+async def test_a_poll_that_acks_by_itself_acks_nothing_that_is_known_to_be_damaged(tmp_path: Path) -> None:
+    server = await with_a_rotten_entry(tmp_path)
+    service = server.service
+    assert (await server.node.scrubbing.scrub()).damaged == 1
+    wanted: dict[str, Any] = {"topic": "orders", "group": "billing", "member": "w", "auto_ack": True}
+    found: list[int] = []
+    while batches := (await service.poll(ANONYMOUS, **wanted)).batches:
+        found += [one.base_offset for one in batches]
+    assert found == [0, 2]
+    states = (await service.group(ANONYMOUS, "orders", "billing")).partitions
+    assert sum(one.leased + one.ready for one in states) == 0
+    letters = (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters
+    assert [(letter.offset, letter.reason) for letter in letters] == [(1, "damaged")]
     await server.stop()
 
 

@@ -23,6 +23,7 @@ from lanner.errors import (
     StaleIncarnation,
     TopicFull,
     TopicNotFound,
+    TransactionBusy,
     TransactionUnknown,
     ValidationError,
 )
@@ -145,6 +146,9 @@ async def test_discarded_stages_are_gone_and_what_is_elsewhere_does_not_fail_the
     assert [(one.topic, one.code) for one in found] == [("t", 0), ("gone", TopicNotFound.code)]
     with pytest.raises(StageExpired):
         await service.stage(ANONYMOUS, stage(1), batch.encode([b"two"]))
+    for _ in range(2):
+        figures = service.transaction_figures
+        assert (figures.stages_expired, figures.stages_dropped) == (0, 1)
 
 
 async def test_a_commit_begins_once_and_is_found_again(service: Service) -> None:
@@ -156,6 +160,20 @@ async def test_a_commit_begins_once_and_is_found_again(service: Service) -> None
     with pytest.raises(FenceConflict) as caught:
         await service.begin(ANONYMOUS, begin(service, 1, owner="weekly"))
     assert caught.value.details["owner"] == "nightly"
+
+
+async def test_a_commit_waits_for_the_one_before_it_and_is_refused_only_when_that_takes_long(service: Service) -> None:
+    await service.stage(ANONYMOUS, stage(), batch.encode([b"one"]))
+    first = await service.begin(ANONYMOUS, begin(service, 1))
+    later = {"sequence": 43, "commit_id": b"d" * 16}
+    with pytest.raises(TransactionBusy):
+        await service.begin(ANONYMOUS, begin(service, 1, timeout_ms=limits.COMMIT_TIMEOUT_MS_MIN, **later))
+    next_one = asyncio.create_task(service.begin(ANONYMOUS, begin(service, 1, **later)))
+    await asyncio.sleep(0)  # it has asked
+    assert [one.code for one in await prepare(service, first.token, 1)] == [0]
+    assert (await next_one).phase == CommitPhase.PREPARING
+    looked = await service.look(ANONYMOUS, Look(*NAMES[:1], COMMIT, *NAMES[1:]))
+    assert looked.state.phase == CommitPhase.VISIBLE
 
 
 async def test_an_empty_commit_is_visible_at_once_and_repeated_after(service: Service) -> None:

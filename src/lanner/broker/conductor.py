@@ -62,7 +62,8 @@ class Conductor:
         self._commits: dict[int, None] = {}  # what is to be proposed
         self._aborts: dict[int, AbortReason] = {}
         self._finished: dict[int, None] = {}
-        self._early: deque[ReportItem] = deque(maxlen=_EARLY_MAX)  # heard while it does not conduct
+        self._early: deque[ReportItem] = deque(maxlen=_EARLY_MAX)  # heard while it does not conduct, or of later tries
+        self._seen_index = 0  # of the copy, when it was looked at last
         self._in_flight = False
         self._forget_ms = 0
 
@@ -99,6 +100,7 @@ class Conductor:
             changed = list(copy.tries())
         for token in changed:
             self._see(copy, token, now_ms)
+        self._seen_index = copy.applied_index
         if self._early:
             early = list(self._early)
             self._early.clear()
@@ -115,20 +117,26 @@ class Conductor:
     def hear(self, items: Iterable[ReportItem]) -> None:
         """Reports of attendants. What is of no try that is open is of one that is over, and means nothing.
 
-        Others hear who was elected before that one may conduct: what they say then is kept. What was true of a token
-        once stays true, so it does not matter when it was said.
+        Others hear who was elected before that one may conduct: what they say then is kept. They may also be ahead of
+        this broker: an entry that both others have is committed, and applied there, while it is still being written
+        here. So a try that this copy has not come to is waited for, and *done* counts before the outcome shows here:
+        who says it has read the outcome. What was true of a token once stays true, so it does not matter when it was
+        said.
         """
         if not self._term:
             self._early.extend(items)
             return
         for item in items:
             found = self._tries.get(item.token)
+            if found is None and item.token > self._seen_index:
+                self._early.append(item)
+                continue
             if found is None or item.set_id not in found.sets:
                 continue
-            if found.one.committed != (item.kind == ReportKind.DONE):
-                continue  # it was said before the outcome was heard there; or of an outcome that there is not
             if item.kind == ReportKind.DONE:
                 found.done.add(item.set_id)
+            elif found.one.committed:
+                continue  # it was said before the outcome was heard there
             elif item.kind == ReportKind.PREPARED:
                 found.prepared.add(item.set_id)
             else:

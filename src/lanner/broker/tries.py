@@ -36,6 +36,8 @@ class Figures(NamedTuple):
     forgotten: int  # of which only a hash is left, likewise
     staged_bytes: int  # where it leads, without what is prepared
     prepared_bytes: int
+    stages_expired: int  # where it led when they were counted
+    stages_dropped: int
     repeated: int  # commits of a sequence that was committed before, asked of this broker
     reports_again: int
     # While it conducts; elsewhere these stand still.
@@ -88,6 +90,8 @@ class Tries:
         self._conducted_by = (0, 0)  # (term, replica) that was heard to lead the metadata
         self._outbox: list[ReportItem] = []
         self.repeated = 0  # counted by those who begin commits here
+        self._gone: dict[int, tuple[Partition, int, int]] = {}  # set → what its copy had counted when it was looked at
+        self._expired = self._dropped = 0
 
     def tick(self) -> None:
         self.attendant.tick()
@@ -131,12 +135,15 @@ class Tries:
         copy, counts = self._engine.cluster, self.conductor.counts
         led = [one.partition for set_id, one in self._engine.replicas.items() if set_id != CLUSTER_SET and one.leads]
         undecided_ms, unconfirmed_ms = self.conductor.oldest_ms(now_ms)
+        self._count_gone()
         return Figures(
             open=len(copy.tries()),
             remembered=len(copy.transactions()),
             forgotten=copy.forgotten_count,
             staged_bytes=sum(one.staged_bytes for one in led),
             prepared_bytes=sum(one.prepared_bytes for one in led),
+            stages_expired=self._expired,
+            stages_dropped=self._dropped,
             repeated=self.repeated,
             reports_again=self.attendant.said_again,
             committed=counts["committed"],
@@ -147,6 +154,23 @@ class Tries:
             undecided_ms=undecided_ms,
             unconfirmed_ms=unconfirmed_ms,
         )
+
+    def _count_gone(self) -> None:
+        """Add what went since the last look. Every copy counts; who leads tells, so that each stage is told once."""
+        gone: dict[int, tuple[Partition, int, int]] = {}
+        for set_id, replica in self._engine.replicas.items():
+            if set_id == CLUSTER_SET:
+                continue
+            partition = replica.partition
+            expired, dropped = partition.stages_gone
+            gone[set_id] = partition, expired, dropped
+            before = self._gone.get(set_id)
+            if before is None or before[0] is not partition:  # a machine of its own, which counts from 0
+                before = partition, 0, 0
+            if replica.leads:
+                self._expired += expired - before[1]
+                self._dropped += dropped - before[2]
+        self._gone = gone
 
     def prepare(self, set_id: int, token: int, manifest: Sequence[tuple[int, bytes, int]], on_answer: OnAnswer) -> None:
         """Have a partition that is led here hold what a try names; None is the answer when it does.

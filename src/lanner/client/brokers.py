@@ -29,7 +29,14 @@ from lanner.client.session import (
     Session,
     parse_addresses,
 )
-from lanner.errors import DeadlineExceeded, LannerError, Overloaded, ServiceUnavailable, ValidationError
+from lanner.errors import (
+    DeadlineExceeded,
+    LannerError,
+    Overloaded,
+    ServiceUnavailable,
+    TransactionBusy,
+    ValidationError,
+)
 from lanner.wire.messages import BrokerInfo, Command, Control
 
 ATTEMPT_MS: Final = 11_000  # for one broker, which may forward; then another is asked
@@ -289,7 +296,8 @@ class Brokers:
                 raise outcome
             if isinstance(outcome, DeadlineExceeded) and not bounded:
                 raise outcome
-            failed.add(session)
+            if not isinstance(outcome, TransactionBusy):  # which every broker would say
+                failed.add(session)
             wait_s = max(pause_s, (outcome.retry_after_ms or 0) / 1000)
             if self._closed or self._loop.time() + wait_s >= deadline:
                 raise outcome

@@ -306,7 +306,7 @@ class _Changes:
 
     def drop_stages(self, fact: records.StagesDropped) -> None:
         for attempt, active_ms in fact.attempts:
-            self.released += [(index, None, 0) for index in self.state.stages.drop(attempt, active_ms)]
+            self.released += [(index, None, 0) for index in self.state.stages.drop(attempt, active_ms, self.now_ms)]
 
     # ---- kept batches
 

@@ -80,6 +80,11 @@ class Partition:
         return self._state.stages.prepared_bytes
 
     @property
+    def stages_gone(self) -> tuple[int, int]:
+        """How many stages have expired, and how many were dropped because nobody would commit them, since the load."""
+        return self._state.stages.expired, self._state.stages.dropped
+
+    @property
     def metadata_index(self) -> int:
         """The latest metadata that this partition has acted on."""
         return self._state.stages.metadata_index

@@ -123,6 +123,8 @@ class Stages:
         self.prepared: dict[int, Prepared] = {}  # by token
         # derived
         self.stages = 0  # of all attempts
+        self.expired = 0  # stages that went because their time was over, since this was loaded
+        self.dropped = 0  # stages that went because nobody would commit them, likewise
         self.changes = 0  # rises whenever `prepared` changes
         self.expiry: Timetable[bytes] = Timetable()
         self.by_writer: dict[tuple[str, str], dict[bytes, None]] = {}  # (transaction, owner) → attempts
@@ -162,12 +164,16 @@ class Stages:
         self._dirty.update(_chunk_key(name, chunk) for chunk in range(len(attempt.chunks)))
         return attempt
 
-    def drop(self, name: bytes, active_ms: int) -> list[int]:
+    def drop(self, name: bytes, active_ms: int, now_ms: int) -> list[int]:
         """Let an attempt go, unless it is prepared or was staged to since; the indexes of its stages."""
         attempt = self.attempts.get(name)
         if attempt is None or attempt.token or attempt.active_ms != active_ms:
             return []
         self._leave(name)
+        if active_ms + attempt.hold_ms <= now_ms:
+            self.expired += attempt.stages
+        else:
+            self.dropped += attempt.stages
         self.staged_bytes -= attempt.size
         return [batch.index for batch in attempt.between(0, attempt.stages)]
 

@@ -4,7 +4,8 @@ It takes one JSON argument: settings of the broker, and the names of faults to p
 is how a test shows that it would notice: `skip_sync` answers every sync without making anything durable, and
 `fail_sync_after:N` lets N syncs through and fails the rest as a bad disk does. `tails:ENTRIES:BYTES` keeps less of the
 logs for peers that are away, so that a snapshot is needed sooner. `pace_sync:FILE` has every sync wait as many
-milliseconds as the file says; "hang" in it: for ever.
+milliseconds as the file says; "hang" in it: for ever. `fence_off` forgets which sequences of a transaction were
+committed.
 """
 
 from __future__ import annotations
@@ -67,11 +68,21 @@ def _tails(bounds: str) -> None:
     defaults.update(tail_entries=int(entries), tail_bytes_max=int(size))
 
 
+def _fence_off(_: str) -> None:
+    from lanner.cluster import Transaction
+
+    def has_done(self: Transaction, sequence: int) -> bool:
+        return False
+
+    Transaction.has_done = has_done  # type: ignore[method-assign]
+
+
 PLANTS: dict[str, Callable[[str], None]] = {
     "skip_sync": _skip_sync,
     "fail_sync_after": _fail_sync_after,
     "pace_sync": _pace_sync,
     "tails": _tails,
+    "fence_off": _fence_off,
 }
 
 

@@ -106,16 +106,36 @@ def test_one_refusal_makes_an_abort(bench: Bench) -> None:
 
 def test_a_try_is_forgotten_when_all_are_done_and_not_before(bench: Bench) -> None:
     token = bench.begin()
-    bench.hear(DONE, token, 1, 2)
     bench.hear(PREPARED, token, 1, 2)
     bench.record()
-    assert bench.proposed == [], "nobody is done with what is not decided"
+    assert bench.proposed == []
     bench.hear(PREPARED, token, 1, 2)
     bench.hear(DONE, token, 1)
     assert bench.proposed == []
     bench.hear(DONE, token, 2)
     bench.world.finished.add(token)
     assert bench.record().finished == (token,)
+
+
+def test_what_is_heard_of_an_outcome_that_does_not_show_here_yet_counts_once_it_does(bench: Bench) -> None:
+    token = bench.begin()
+    bench.hear(PREPARED, token, 1, 2)
+    bench.hear(DONE, token, 1)  # that broker has applied the commit, and this one is still writing it
+    assert len(bench.proposed) == 1, "the outcome alone is in flight"
+    assert bench.record().commits == (token,)
+    assert bench.proposed == [], "set 2 has said nothing"
+    bench.hear(DONE, token, 2)
+    bench.world.finished.add(token)
+    assert bench.record().finished == (token,)
+
+
+def test_votes_on_a_try_that_does_not_show_here_yet_count_once_it_does(bench: Bench) -> None:
+    token = bench.world.begin(0).token  # applied, and not looked at
+    bench.conductor.hear([ReportItem(token, set_id, PREPARED) for set_id in (1, 2)])
+    bench.conductor.hear([ReportItem(token + 1, set_id, PREPARED) for set_id in (1, 2)])
+    assert bench.proposed == []
+    bench.follow()
+    assert bench.record().commits == (token,)
 
 
 def test_a_deleted_topic_confirms_for_its_sets(bench: Bench) -> None:

@@ -140,6 +140,7 @@ def test_stages_that_nobody_prepares_expire(bench: Any) -> None:
     bench.ask(Tick())
     assert not bench.live and bench.partition.staged_bytes == 0
     assert bench.partition.next_due_ms(bench.settings, bench.now_ms) is None
+    assert bench.partition.stages_gone == (2, 0)
 
 
 def test_prepared_stages_do_not_expire(bench: Any) -> None:

@@ -83,6 +83,12 @@ _TRANSACTION_FIGURES: Final = (
     ("forgotten", "gauge", "Transactions of which only a hash is left, likewise."),
     ("staged_bytes", "gauge", "Staged where this broker leads, and not prepared."),
     ("prepared_bytes", "gauge", "Prepared where this broker leads: they wait for an outcome."),
+    ("stages_expired_total", "counter", "Stages that nobody committed in time, where this broker leads."),
+    (
+        "stages_dropped_total",
+        "counter",
+        "Stages that their writer gave up, or whose work was committed by another attempt, likewise.",
+    ),
     ("repeated_total", "counter", "Commits asked of this broker whose sequence was committed before."),
     (
         "reports_again_total",

@@ -55,20 +55,26 @@ class Consumption(Desk):
         while True:
             found = self._topic(topic)  # anew each time: topics grow, and go
             replicas = self._replicas(found, partitions)
+            damaged_sets = self._node.engine.damages.sets
+            if auto_ack and damaged_sets:  # what cannot be read must not be acked: it is leased, read, and acked then
+                careful = any(replica.set_id in damaged_sets for _, replica in replicas)
+                request = request._replace(auto_ack=not careful)
             try:
                 leased, limited = await self._polling.lease(replicas, request, call)
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             if leased:
                 # What was taken for good cannot be given back: the decision has seen to it that it fits.
-                room_bytes = FRAME_ROOM_BYTES if auto_ack else reply_bytes_max(max_bytes)
+                room_bytes = FRAME_ROOM_BYTES if request.auto_ack else reply_bytes_max(max_bytes)
                 try:
                     batches, left_out = await self._leases.read(leased, room_bytes)
                     if left_out:
                         await self._polling.put_back(request, left_out, call)
-                    damaged = self._node.engine.damages.sets and await self._polling.bury_damaged(request, leased)
-                    if damaged and not batches:
+                    dead = damaged_sets and await self._polling.bury_damaged(request, leased, batches, left_out)
+                    if dead and not batches:
                         continue
+                    if auto_ack and not request.auto_ack:
+                        await self._polling.acknowledge(request, leased, batches)
                 except BaseException:
                     self._polling.give_back(request, leased, call)
                     raise

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lanner import limits
+from lanner.broker.desks.calls import LeasedBatch
 from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, release_of
 from lanner.broker.desks.leases import Leased
 from lanner.broker.desks.publishing import Router
@@ -157,19 +159,35 @@ class Polling:
             if isinstance(outcome, BaseException) and not isinstance(outcome, LannerError):
                 raise outcome
 
-    async def bury_damaged(self, request: Poll, leased: list[Leased]) -> int:
+    async def bury_damaged(
+        self, request: Poll, leased: list[Leased], batches: Sequence[LeasedBatch], left_out: list[Leased]
+    ) -> int:
         """Messages that cannot be read any more, because the only copy of their batch is damaged, are dead; how many.
 
-        They would be leased again and again, and nobody would ever see them.
+        They would be leased again and again, and nobody would ever see them. What memory could still serve is
+        delivered, and what the reply had no room for was put back.
         """
         damages, dead = self._node.engine.damages, 0
-        for _, replica, token, answer in leased:
-            gone = [lease for lease in answer.leases if damages.holds(replica.set_id, lease.ref.index)]
+        others = {(one.partition, one.base_offset) for one in batches}
+        others |= {(one.partition, lease.ref.base_offset) for one in left_out for lease in one.answer.leases}
+        for partition, replica, token, answer in leased:
+            gone = [
+                lease
+                for lease in answer.leases
+                if damages.holds(replica.set_id, lease.ref.index) and (partition, lease.ref.base_offset) not in others
+            ]
             items = [(token, lease.first_offset, lease.count, SettleKind.REJECT, -1, DAMAGED) for lease in gone]
             dead += sum(lease.count for lease in gone)
             if items and not request.auto_ack:
                 await self._questions.ask(replica, Settle(request.group, items))
         return dead
+
+    async def acknowledge(self, request: Poll, leased: list[Leased], batches: Sequence[LeasedBatch]) -> None:
+        """Ack what is about to be delivered to a caller who wants that done for it."""
+        of_partition = {one.partition: one.replica for one in leased}
+        for one in batches:
+            items = [(one.token, *covered[:2], SettleKind.ACK, -1, "") for covered in one.ranges]
+            await self._questions.ask(of_partition[one.partition], Settle(request.group, items))
 
     async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""

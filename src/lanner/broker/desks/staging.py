@@ -42,6 +42,7 @@ from lanner.wire.administration import CountReply
 from lanner.wire.staging import CommitPhase, CommitState, PartitionOutcome, PartitionOutcomes
 
 _HEARD_MS: Final = 1_000  # so long a token that this copy has not heard of is waited for
+_BUSY_MS: Final = 5_000  # so long a commit waits here for the one before it to show everywhere
 
 ItemT = TypeVar("ItemT", staging.Manifest, staging.Discard)
 
@@ -133,6 +134,10 @@ class Staging(Publications):
         self._admit_stages(identity, "publish")
         for one in asked.participants:
             self._admit(identity, "publish", one.topic)
+        if self._is_busy(asked):
+            with contextlib.suppress(DeadlineExceeded):  # then the metadata says that it is
+                wait_ms = min(_BUSY_MS, asked.timeout_ms)
+                await self._node.until(lambda: self._draining or not self._is_busy(asked), wait_ms)
         command = encode_begin_try(
             asked.transaction,
             asked.owner,
@@ -151,6 +156,17 @@ class Staging(Publications):
             return CommitState(CommitPhase.REPEATED, result.token)
         assert isinstance(result, CommitEnded)
         return self._ended(result)
+
+    def _is_busy(self, asked: staging.Begin) -> bool:
+        """Whether the metadata would refuse a commit because the one before it is not over, as far as is known here.
+
+        Waiting for that costs nothing. A refusal costs an entry, and a pause until the caller asks again.
+        """
+        row = self._engine.cluster.transaction(asked.transaction)
+        if row is None or row.owner != asked.owner or asked.sequence <= row.latest:
+            return False  # whatever it is told, it is told at once
+        found = self._engine.cluster.try_of(row.open_token)
+        return found is not None and found.sequence != asked.sequence
 
     async def end(self, identity: Identity, asked: staging.End) -> CommitState:
         """Give a commit up, begun or not; it may turn out to be committed."""

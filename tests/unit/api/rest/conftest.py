@@ -55,7 +55,7 @@ class FakeService:
         default_factory=lambda: {"scrubbed_bytes": 4_096, "scrub_passes": 2, "damaged": 1}
     )
     transaction_figures: Figures = field(
-        default_factory=lambda: Figures(3, 20, 4, 1_000, 500, 2, 6, 7, {"deadline": 1}, 2_500, 5, 800, 1_200, 0)
+        default_factory=lambda: Figures(3, 20, 4, 1_000, 500, 8, 9, 2, 6, 7, {"deadline": 1}, 2_500, 5, 800, 1_200, 0)
     )
     addresses: dict[str, tuple[str, int]] = field(default_factory=lambda: {"native": ("127.0.0.1", 7400)})
     known: dict[str, int] = field(default_factory=dict)  # topic → partitions

@@ -233,6 +233,8 @@ async def test_metrics_tell_of_transactions_in_units_that_prometheus_expects(htt
     for line in (
         "lanner_transactions_open 3",
         "lanner_transactions_staged_bytes 1000",
+        "lanner_transactions_stages_expired_total 8",
+        "lanner_transactions_stages_dropped_total 9",
         "lanner_transactions_repeated_total 2",
         "lanner_transactions_committed_total 7",
         'lanner_transactions_aborted_total{reason="deadline"} 1',
