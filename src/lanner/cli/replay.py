@@ -31,6 +31,13 @@ def replay(
     end: Annotated[
         list[str] | None, typer.Option("--end", help="PARTITION=OFFSET to end before; may be repeated.")
     ] = None,
+    replay_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", help="The replay's name: repeated under it, a replay goes on, and publishes nothing twice."
+        ),
+    ] = None,
+    expired: Annotated[bool, typer.Option("--expired", help="Also what has expired, which then never does.")] = False,
     to_servers: Annotated[
         str | None, typer.Option("--to-servers", help="Where the other topic is, if elsewhere.", metavar="ADDRESSES")
     ] = None,
@@ -45,7 +52,8 @@ def replay(
 
     \b
     Example: lanner replay orders --to orders-again --path ./archive
-    Example: lanner replay orders --to refunds --where "cast(key as string) like 'refund%'" --rate 1000
+    Example: lanner replay orders --to orders-again --id monday --rate 1000
+    Example: lanner replay orders --to refunds --where "cast(key as string) like 'refund%'"
     """
     screen = Screen(as_json)
     target = to_servers or servers
@@ -53,15 +61,22 @@ def replay(
         screen.confirm(f"Publish what {topic} had into {topic} itself, so that it is there twice?", yes)
 
     def work(spark: SparkSession) -> Replayed:
-        from lanner.spark.archive.replaying import Source, replay
+        from lanner.spark.archive.replaying import Source, new_replay_id, replay
 
+        name = replay_id
+        if name is None:
+            name = new_replay_id()
+            if not as_json:
+                typer.echo(f"Replay {name}: should it be cut off, the same command with --id {name} goes on.")
         source = Source(servers, topic, path, parsing.offsets(start or ()), parsing.offsets(end or ()), where)
         with Bar(screen, "replay") as bar:
-            return replay(spark, source, target, to, rate=rate, tell=bar.tell)
+            return replay(spark, source, target, to, replay_id=name, rate=rate, expired_too=expired, tell=bar.tell)
 
     done = with_spark(screen, master, conf, package, work)
     kept = "in the same partitions and order" if done.partitions_kept else "in partitions by key"
+    before = ", after those of an earlier run" if done.resumed else ""
+    left_out = f" Left out {count_text(done.expired)} that have expired." if done.expired else ""
     screen.say(
-        f"Published {count_text(done.messages)} messages into {to}, {kept}, in {done.seconds:.1f} s.",
+        f"Published {count_text(done.messages)} messages into {to}, {kept}{before}, in {done.seconds:.1f} s.{left_out}",
         {**done._asdict(), "seconds": round(done.seconds, 3)},
     )
