@@ -109,7 +109,7 @@ def test_a_topic_is_decoded_transformed_and_written_and_what_does_not_decode_is_
     queue.publish_many("shop", broken, keys=[b"k"] * len(broken), headers=[{"a": b"b"}] * len(broken))
     text = ORDERS.format(servers=broker.native, topic="shop", memory="minutes_first")
     ended, status = ran(spark, tmp_path / "shop.yaml", text)
-    assert ended, status
+    assert ended, [(one.name, one.error) for one in status.queries]
     assert {one.name: one.state for one in status.queries} == dict.fromkeys(
         ["minutes", "files", "alerts", "orders__invalid"], "ended"
     )
@@ -165,7 +165,7 @@ def test_a_batch_that_is_run_again_is_in_its_topics_once_in_every_mode(
     for turn in range(3):
         queue.publish_many("once", [b"%d" % turn] * 10, keys=[b"k%d" % (number % 2) for number in range(10)])
         ended, status = ran(spark, file, text)
-        assert ended, status
+        assert ended, [(one.name, one.error) for one in status.queries]
         for query in ("copies", "counts"):  # as if Spark had died behind the sink's commit, and before it noted it
             commits = tmp_path / "checkpoints" / query / "commits"
             assert (commits / str(turn)).exists()
@@ -211,7 +211,7 @@ queries:
     restart: {{limit: 0}}
 """
     ended, status = ran(spark, tmp_path / "mixed.yaml", text)
-    assert ended, status
+    assert ended, [(one.name, one.error) for one in status.queries]
     assert {tuple(row) for row in spark.table("upper_refunds").collect()} == {(1, "LATE"), (2, "BROKEN")}
     assert {row["topic"] for row in spark.table("sale_topics").collect()} == {"north-sales", "south-sales"}
 
@@ -279,7 +279,7 @@ def test_dead_letters_are_counted_by_reason_and_redriven_by_a_condition(
     text = text.replace("topic: orders, group: billing", "topic: sick, group: clinic")
     text = text.replace("every: 10 seconds", "available_now: true").replace("console: true", "memory: dead_counts")
     ended, status = ran(spark, tmp_path / "dead.yaml", text)
-    assert ended, status
+    assert ended, [(one.name, one.error) for one in status.queries]
     assert spark.read.parquet(str(tmp_path / "dead-letters")).where("reason = 'flu'").count() == 20
     assert {row["reason"] for row in spark.table("dead_counts").collect()} >= {"flu"}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 _STEPS_MS: Final = tuple(
     seconds * 1_000
@@ -20,7 +20,7 @@ _DAY_MS: Final = 86_400_000
 _MINUTE_MS: Final = 60_000
 
 
-def round_ticks(highest: float, about: int = 4) -> list[float]:
+def round_ticks(highest: float, about: int = 5) -> list[float]:
     """0 and some round numbers above it, the last at least as high as the highest value."""
     if highest <= 0:
         return [0.0, 1.0]
@@ -47,26 +47,28 @@ def moment_text(time_ms: int, span_ms: int, *, with_day: bool = False) -> str:
     return f"{moment:%Y-%m-%d} {clock}" if with_day else f"{moment:%d %b} {clock}" if span_ms >= _DAY_MS else clock
 
 
-def number_text(value: float) -> str:
-    """A number in about three digits: 950, 1.2k, 35M."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size * 0.9995:
-            return f"{_short(value / size)}{unit}"
-    return _short(value)
+class Scale(NamedTuple):
+    """The units in which a kind of value is written, the largest first, and the smallest one's name."""
+
+    units: tuple[tuple[float, str], ...]
+    smallest: str = ""
+
+    def text(self, value: float) -> str:
+        """In about three digits: 950, 1.23k, 35M; 2 KiB; 1.5 s."""
+        for size, unit in self.units:
+            if abs(value) >= size:
+                return f"{_short(value / size)}{unit}"
+        return f"{_short(value)}{self.smallest}"
+
+    def ticks(self, highest: float) -> list[float]:
+        """Ticks that are round in the unit in which the highest is written."""
+        size = next((size for size, _ in self.units if highest >= size), 1.0)
+        return [size * tick for tick in round_ticks(highest / size)]
 
 
-def bytes_text(value: float) -> str:
-    for size, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(value) >= size:
-            return f"{_short(value / size)} {unit}"
-    return f"{_short(value)} B"
-
-
-def milliseconds_text(value: float) -> str:
-    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
-        if abs(value) >= size:
-            return f"{_short(value / size)} {unit}"
-    return f"{_short(value)} ms"
+NUMBERS: Final = Scale(((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")))
+BYTES: Final = Scale(((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB")), " B")
+MILLISECONDS: Final = Scale(((86_400_000, " d"), (3_600_000, " h"), (60_000, " min"), (1_000, " s")), " ms")
 
 
 def duration_text(span_ms: int) -> str:

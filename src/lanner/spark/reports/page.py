@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 from lanner.model import PRIORITY_NAMES
-from lanner.spark.reports.axes import bytes_text, duration_text, milliseconds_text, moment_text, number_text
+from lanner.spark.reports.axes import BYTES, MILLISECONDS, NUMBERS, Scale, duration_text, moment_text
 from lanner.spark.reports.figures import Figures, Report
 from lanner.spark.reports.plots import COLOURS, Line, lines, stacked_bars
 
@@ -52,12 +52,8 @@ def page(report: Report) -> str:
         f"<p>From {first} to {last} (UTC), in windows of {duration_text(report.window_ms)}. "
         "The first and the last window are not whole.</p>",
         _facts(report),
-        _section(
-            "Messages a second", _legend(report), _rates(report, lambda one: one.messages, number_text, "messages")
-        ),
-        _section(
-            "Bytes of values a second", _legend(report), _rates(report, lambda one: one.bytes, bytes_text, "bytes")
-        ),
+        _section("Messages a second", _legend(report), _rates(report, lambda one: one.messages, NUMBERS, "messages")),
+        _section("Bytes of values a second", _legend(report), _rates(report, lambda one: one.bytes, BYTES, "bytes")),
         _section("Size of a value", _two("half are smaller", "99% are smaller"), _sizes(report)),
         _latency(report),
         _table(report),
@@ -77,13 +73,13 @@ def _facts(report: Report) -> str:
     seconds = max(1.0, (report.last_ms - report.first_ms) / 1000)
     facts = [
         (f"{total.messages:,}", "messages"),
-        (number_text(total.messages / seconds), "messages a second, on average"),
-        (bytes_text(total.bytes), "in values"),
-        (bytes_text(total.size_p50), "half of the values are smaller"),
+        (NUMBERS.text(total.messages / seconds), "messages a second, on average"),
+        (BYTES.text(total.bytes), "in values"),
+        (BYTES.text(total.size_p50), "half of the values are smaller"),
     ]
     if total.latency_ms_p50 is not None and total.latency_ms_p99 is not None:
-        facts.append((milliseconds_text(total.latency_ms_p50), "half arrive sooner"))
-        facts.append((milliseconds_text(total.latency_ms_p99), "99% arrive sooner"))
+        facts.append((MILLISECONDS.text(total.latency_ms_p50), "from producer to append: half take less"))
+        facts.append((MILLISECONDS.text(total.latency_ms_p99), "99% take less"))
     listed = "".join(f"<li><b>{value}</b>{name}</li>" for value, name in facts)
     return f'<ul class="facts">{listed}</ul>'
 
@@ -111,12 +107,12 @@ def priority_text(priority: int) -> str:
     return f"priority {priority} ({names[priority]})" if priority in names else f"priority {priority}"
 
 
-def _rates(report: Report, what: Callable[[Figures], int], unit: Callable[[float], str], name: str) -> str:
+def _rates(report: Report, what: Callable[[Figures], int], scale: Scale, name: str) -> str:
     seconds = report.window_ms / 1000
     values: dict[int, dict[int, float]] = {}
     for one in report.cells:
         values.setdefault(one.start_ms or 0, {})[one.priority or 0] = what(one) / seconds
-    return stacked_bars(report.starts, values, unit, f"{name} a second over time, by priority")
+    return stacked_bars(report.starts, values, scale, f"{name} a second over time, by priority")
 
 
 def _sizes(report: Report) -> str:
@@ -124,7 +120,7 @@ def _sizes(report: Report) -> str:
     half = [found[start].size_p50 if start in found else None for start in report.starts]
     most = [found[start].size_p99 if start in found else None for start in report.starts]
     given = [Line("half are smaller", _HALF, half), Line("99% are smaller", _MOST, most)]
-    return lines(report.starts, given, bytes_text, "sizes of values over time")
+    return lines(report.starts, given, BYTES, "sizes of values over time")
 
 
 def _latency(report: Report) -> str:
@@ -135,7 +131,7 @@ def _latency(report: Report) -> str:
     half = [found[start].latency_ms_p50 if start in found else None for start in report.starts]
     most = [found[start].latency_ms_p99 if start in found else None for start in report.starts]
     given = [Line("half arrive sooner", _HALF, half), Line("99% arrive sooner", _MOST, most)]
-    plot = lines(report.starts, given, milliseconds_text, "time from producer to append, over time")
+    plot = lines(report.starts, given, MILLISECONDS, "time from producer to append, over time")
     note = f"<p>Of {report.total.timed:,} messages that carry their producer's time"
     if report.total.ahead:
         note += f"; {report.total.ahead:,} of them were sent after they arrived, by a clock that is ahead"
@@ -149,11 +145,11 @@ def _table(report: Report) -> str:
     rows = []
     for one in [*report.by_priority, report.total]:
         name = "all" if one.priority is None else priority_text(one.priority).removeprefix("priority ")
-        cells = [name, f"{one.messages:,}", f"{100 * one.messages / report.total.messages:.1f}%", bytes_text(one.bytes)]
-        cells += [bytes_text(size) for size in (one.size_p50, one.size_p99, one.size_max)]
+        cells = [name, f"{one.messages:,}", f"{100 * one.messages / report.total.messages:.1f}%", BYTES.text(one.bytes)]
+        cells += [BYTES.text(size) for size in (one.size_p50, one.size_p99, one.size_max)]
         if timed:
             latencies = (one.latency_ms_p50, one.latency_ms_p99, one.latency_ms_max)
-            cells += ["-" if late is None else milliseconds_text(late) for late in latencies]
+            cells += ["-" if late is None else MILLISECONDS.text(late) for late in latencies]
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f"<th>{name}</th>" for name in heads)
     return f'<h2>By priority</h2>\n<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'

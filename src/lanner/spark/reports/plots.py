@@ -6,11 +6,11 @@ legible on a light and on a dark page. Whatever a bar or a point stands for is i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from lanner.spark.reports.axes import moment_text, round_ticks, time_ticks
+from lanner.spark.reports.axes import Scale, moment_text, time_ticks
 
 WIDTH: Final = 960
 HEIGHT: Final = 260
@@ -33,11 +33,11 @@ class Line(NamedTuple):
 class _Frame:
     """Where things are in a plot, and what is drawn around them."""
 
-    def __init__(self, starts: range, highest: float, unit: Callable[[float], str], title: str) -> None:
+    def __init__(self, starts: range, highest: float, scale: Scale, title: str) -> None:
         self.starts = starts
         self._first, self._last = starts[0], starts[-1] + starts.step
-        self._ticks = round_ticks(highest)
-        self._unit = unit
+        self._ticks = scale.ticks(highest)
+        self._scale = scale
         self._title = title
 
     @property
@@ -62,7 +62,7 @@ class _Frame:
             y = self.y(tick)
             lines.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             lines.append(
-                f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{self._unit(tick)}</text>'
+                f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{self._scale.text(tick)}</text>'
             )
         span = self._last - self._first
         for time_ms in time_ticks(self._first, self._last):
@@ -79,12 +79,10 @@ class _Frame:
         return "\n".join([*lines, "</svg>"])
 
 
-def stacked_bars(
-    starts: range, values: Mapping[int, Mapping[int, float]], unit: Callable[[float], str], title: str
-) -> str:
+def stacked_bars(starts: range, values: Mapping[int, Mapping[int, float]], scale: Scale, title: str) -> str:
     """For each window the values of the priorities, one upon the other, the most urgent on top."""
     highest = max((sum(found.values()) for found in values.values()), default=0.0)
-    frame = _Frame(starts, highest, unit, title)
+    frame = _Frame(starts, highest, scale, title)
     width = max(0.4, frame.step - (1 if frame.step > 4 else 0))
     drawn = []
     for start_ms in starts:
@@ -94,16 +92,16 @@ def stacked_bars(
             below += value
             drawn.append(
                 f'<rect x="{frame.x(start_ms):.2f}" y="{top:.2f}" width="{width:.2f}" height="{bottom - top:.2f}" '
-                f'fill="{COLOURS[priority]}"><title>{frame.when(start_ms)}, priority {priority}: {unit(value)}'
+                f'fill="{COLOURS[priority]}"><title>{frame.when(start_ms)}, priority {priority}: {scale.text(value)}'
                 "</title></rect>"
             )
     return frame.drawn(drawn)
 
 
-def lines(starts: range, given: Sequence[Line], unit: Callable[[float], str], title: str) -> str:
+def lines(starts: range, given: Sequence[Line], scale: Scale, title: str) -> str:
     """Lines through the middle of each window, broken where a window has no value."""
     highest = max((value for line in given for value in line.values if value is not None), default=0.0)
-    frame = _Frame(starts, highest, unit, title)
+    frame = _Frame(starts, highest, scale, title)
     drawn = []
     for line in given:
         points = [
@@ -121,7 +119,7 @@ def lines(starts: range, given: Sequence[Line], unit: Callable[[float], str], ti
         for start_ms, point, value in zip(starts, points, line.values, strict=True):
             if point is not None and value is not None:
                 radius = 2.5 if few else 1.2
-                text = f"{frame.when(start_ms)}, {line.name}: {unit(value)}"
+                text = f"{frame.when(start_ms)}, {line.name}: {scale.text(value)}"
                 drawn.append(
                     f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="{radius}" fill="{line.colour}">'
                     f"<title>{escape(text)}</title></circle>"
