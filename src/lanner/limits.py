@@ -135,6 +135,11 @@ ARCHIVE_FILE_BYTES: Final = 128 * MIB  # of a merged file; a task that checks a 
 ARCHIVE_SMALL_BYTES: Final = 32 * MIB  # a smaller file is merged with its neighbours
 ARCHIVE_GRACE_MS: Final = 3_600_000  # merged files stay so long for those who still read them
 ARCHIVE_VERSIONS_KEPT: Final = 20  # of the manifest
+REPLAY_CHUNK_ROWS: Final = 20_000  # published as a whole, from one partition
+REPLAY_CHUNK_BYTES: Final = 16 * MIB
+REPLAY_CHUNK_BATCHES: Final = 2_000  # a chunk that would make more is halved
+REPLAY_ID_LENGTH_MAX: Final = 100
+REPORT_WINDOWS_MAX: Final = 1_000
 AUDIT_RANGES_MAX: Final = 1_000  # of each kind and partition that an audit lists; all are counted
 
 
@@ -163,6 +168,7 @@ assert SEGMENT_BYTES * SEGMENTS_PER_DISK == SMALL_DISK_BYTES
 assert BATCH_BYTES_MAX < RAFT_ENTRY_BYTES_MAX <= FRAME_BYTES_MAX - CONTROL_BYTES_MAX
 assert POLL_MESSAGES_MAX <= OUTSTANDING_MAX
 assert STAGES_PER_ATTEMPT_MAX <= MANIFEST_STAGES_MAX and STAGE_HOLD_MS <= STAGE_HOLD_MS_MAX
+assert REPLAY_CHUNK_BATCHES < STAGES_PER_ATTEMPT_MAX and REPLAY_CHUNK_BYTES < STAGED_BYTES_MAX
 assert TRANSACTIONS_KEPT + OPEN_TRIES_MAX <= TRANSACTIONS_MAX
 assert PARTICIPANTS_MAX <= OPEN_PARTICIPANTS_MAX
 assert COMMIT_TIMEOUT_MS_MIN <= COMMIT_TIMEOUT_MS <= COMMIT_TIMEOUT_MS_MAX

@@ -80,9 +80,12 @@ class StageWriter:
         values: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Mapping[str, bytes] | None] | None,
+        timestamps: Sequence[int] | None = None,
     ) -> None:
         self._thread.call(
-            self._writer.stage_rows(topic, partition, priority, deliver_at_ms, expires_at_ms, values, keys, headers)
+            self._writer.stage_rows(
+                topic, partition, priority, deliver_at_ms, expires_at_ms, values, keys, headers, timestamps
+            )
         )
 
     def finish(self) -> Staged:

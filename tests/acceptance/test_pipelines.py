@@ -59,9 +59,13 @@ def ran(spark: SparkSession, file: Path, text: str) -> tuple[bool, PipelineStatu
     return ended, runner.status
 
 
-def values(queue: lanner.sync.Queue, topic: str) -> list[bytes]:
+def messages(queue: lanner.sync.Queue, topic: str) -> list[Any]:
     with queue.reader(topic, until_end=True) as reader:
-        return [message.value for message in reader]
+        return list(reader)
+
+
+def values(queue: lanner.sync.Queue, topic: str) -> list[bytes]:
+    return [message.value for message in messages(queue, topic)]
 
 
 ORDERS = """\
@@ -105,7 +109,7 @@ def test_a_topic_is_decoded_transformed_and_written_and_what_does_not_decode_is_
     queue.publish_many("shop", broken, keys=[b"k"] * len(broken), headers=[{"a": b"b"}] * len(broken))
     text = ORDERS.format(servers=broker.native, topic="shop", memory="minutes_first")
     ended, status = ran(spark, tmp_path / "shop.yaml", text)
-    assert ended, status
+    assert ended, [(one.name, one.error) for one in status.queries]
     assert {one.name: one.state for one in status.queries} == dict.fromkeys(
         ["minutes", "files", "alerts", "orders__invalid"], "ended"
     )
@@ -132,6 +136,50 @@ def test_a_topic_is_decoded_transformed_and_written_and_what_does_not_decode_is_
     assert spark.read.parquet(str(tmp_path / "files")).count() == 6_100
     assert len(values(queue, "shop-invalid")) == len(broken)
     assert len(values(queue, "shop-alerts")) == len(alerts) + 2
+
+
+ONCE = """\
+name: once
+servers: {servers}
+sources:
+  numbers: {{topic: {topic}}}
+queries:
+  copies:
+    sql: select key, value, priority, timestamp '2100-01-01 00:00:00Z' as deliver_at from numbers
+    sink: {{topic: {topic}-copies, transactional_id: {topic}-copies}}
+    trigger: {{available_now: true}}
+    restart: {{limit: 0}}
+  counts:
+    sql: select key, count(*) as count from numbers group by key
+    mode: update
+    sink: {{topic: {topic}-counts}}
+    trigger: {{available_now: true}}
+    restart: {{limit: 0}}
+"""
+
+
+def test_a_batch_that_is_run_again_is_in_its_topics_once_in_every_mode(
+    spark: SparkSession, broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path: Path
+) -> None:
+    file, text = tmp_path / "once.yaml", ONCE.format(servers=broker.native, topic="once")
+    for turn in range(3):
+        queue.publish_many("once", [b"%d" % turn] * 10, keys=[b"k%d" % (number % 2) for number in range(10)])
+        ended, status = ran(spark, file, text)
+        assert ended, [(one.name, one.error) for one in status.queries]
+        for query in ("copies", "counts"):  # as if Spark had died behind the sink's commit, and before it noted it
+            commits = tmp_path / "checkpoints" / query / "commits"
+            assert (commits / str(turn)).exists()
+            for name in (str(turn), f".{turn}.crc"):
+                (commits / name).unlink(missing_ok=True)
+        assert sorted(values(queue, "once-copies")) == sorted([b"%d" % number for number in range(turn + 1)] * 10)
+        counts = [(one.key, json.loads(one.value)["count"]) for one in messages(queue, "once-counts")]
+        assert sorted(counts) == sorted((key, 5 * (past + 1)) for past in range(turn + 1) for key in (b"k0", b"k1"))
+    assert {(one.priority, one.deliver_at_ms) for one in messages(queue, "once-copies")} == {(4, 4_102_444_800_000)}
+    assert "once-copies" in {one.transaction for one in queue.admin.transactions().transactions}
+    (tmp_path / "checkpoints").rename(tmp_path / "lost")
+    ended, status = ran(spark, file, text)
+    assert not ended
+    assert "FenceConflict" in next(one for one in status.queries if one.name == "copies").error
 
 
 def test_files_and_patterns_are_sources_and_a_python_function_is_a_query(
@@ -163,7 +211,7 @@ queries:
     restart: {{limit: 0}}
 """
     ended, status = ran(spark, tmp_path / "mixed.yaml", text)
-    assert ended, status
+    assert ended, [(one.name, one.error) for one in status.queries]
     assert {tuple(row) for row in spark.table("upper_refunds").collect()} == {(1, "LATE"), (2, "BROKEN")}
     assert {row["topic"] for row in spark.table("sale_topics").collect()} == {"north-sales", "south-sales"}
 
@@ -231,7 +279,7 @@ def test_dead_letters_are_counted_by_reason_and_redriven_by_a_condition(
     text = text.replace("topic: orders, group: billing", "topic: sick, group: clinic")
     text = text.replace("every: 10 seconds", "available_now: true").replace("console: true", "memory: dead_counts")
     ended, status = ran(spark, tmp_path / "dead.yaml", text)
-    assert ended, status
+    assert ended, [(one.name, one.error) for one in status.queries]
     assert spark.read.parquet(str(tmp_path / "dead-letters")).where("reason = 'flu'").count() == 20
     assert {row["reason"] for row in spark.table("dead_counts").collect()} >= {"flu"}
 

@@ -30,7 +30,7 @@ def test_the_commands_print_what_the_document_shows(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         (tmp_path / "shop.yaml").write_text(block("yaml").replace("localhost:7400", broker.native))
         export, *steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block("console"), flags=re.MULTILINE)
-        assert len(steps) == 5
+        assert len(steps) == 6
         for command, shown in steps:
             script = (
                 f"{export[0].replace('localhost:7400', broker.native)}; {command.replace('.venv/bin/lanner', program)}"

@@ -83,6 +83,7 @@ SHOWN = [
     Shown("archive orders --path ../kept", "Archived 1,002 messages"),
     Shown("audit --path ../kept", "Complete: 1,002 messages"),
     Shown("replay orders --to orders-again --path ../kept", "Published 1,002 messages into orders-again"),
+    Shown("report orders --path ../kept --out ../report", "report.parquet: 1,002 messages"),
     Shown("pipeline new ../shop.yaml", "Next: lanner pipeline validate"),
     Shown("pipeline validate ../shop.yaml", "is in order: 1 source, 2 queries"),
     Shown("pipeline status ../shop.yaml", "was never run here", code=1),

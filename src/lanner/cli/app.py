@@ -21,6 +21,7 @@ from lanner.cli import (
     partitions,
     pipeline,
     replay,
+    report,
     topics,
     transactions,
     up,
@@ -62,6 +63,7 @@ app.add_typer(transactions.app, name="transaction")
 app.command("archive")(archive.archive)
 app.command("audit")(audit.audit)
 app.command("replay")(replay.replay)
+app.command("report")(report.report)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("dead-letters")(letters.dead_letters)
 app.command("bench")(bench.bench)

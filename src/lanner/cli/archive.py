@@ -99,6 +99,10 @@ def _sentence(stepped: Stepped, began: float) -> str:
     )
 
 
+def _strays(count: int) -> str:
+    return f" Found {count_text(count)} of steps that were cut off; they go after the grace time." if count else ""
+
+
 def _compact(screen: Screen, spark: SparkSession, path: str, grace_ms: int) -> None:
     from lanner.spark.archive.compaction import Compactor
 
@@ -107,6 +111,6 @@ def _compact(screen: Screen, spark: SparkSession, path: str, grace_ms: int) -> N
             bar.show(last.merged, last.merged + last.left)
     screen.say(
         f"Merged {count_text(last.merged)} small files into {count_text(last.made)}; "
-        f"deleted {count_text(last.deleted)} old ones.",
+        f"deleted {count_text(last.deleted)} old ones.{_strays(last.strays)}",
         last._asdict(),
     )

@@ -132,7 +132,7 @@ def _show_topics(screen: Screen, here: str, there: str, found: list[PartitionLik
                 one.other_messages,
                 one.only_here,
                 one.only_there,
-                _order(one),
+                one.order,
             )
             for one in found
         ],
@@ -144,11 +144,3 @@ def _show_topics(screen: Screen, here: str, there: str, found: list[PartitionLik
         f"The same: {count_text(sum(one.messages for one in found))} messages." if clean else "NOT the same: see above."
     )
     return clean
-
-
-def _order(one: PartitionLikeness) -> str:
-    if not one.order_compared:
-        return "not compared"
-    if one.first_disorder is None:
-        return "the same"
-    return f"differs from offset {one.first_disorder[0]} and {one.first_disorder[1]} on"

@@ -28,7 +28,7 @@ File = Annotated[Path, typer.Argument(help="The pipeline's YAML file.", metavar=
 @app.command("new")
 def new(
     file: File,
-    example: Annotated[str, typer.Option("--example", help="Which: example, dead-letters.")] = "example",
+    example: Annotated[str, typer.Option("--example", help="Which: example, dead-letters, report.")] = "example",
     as_json: AsJson = False,
 ) -> None:
     """Write an example with comments, and beside it the schema that editors complete from."""

@@ -250,8 +250,10 @@ class StageWriter:
         values: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Mapping[str, bytes] | None] | None,
+        timestamps: Sequence[int] | None = None,
     ) -> None:
-        """Stage columns that fit into one batch, for callers that divide their rows themselves.
+        """Stage columns that fit into one batch, for callers that divide their rows themselves. `timestamps` are the
+        producers' own, in milliseconds.
 
         Nothing is looked at message by message; what cannot be put into a batch is refused when it is made.
         """
@@ -263,7 +265,7 @@ class StageWriter:
         if chosen is None:
             chosen = self._turn(route, priority)
             self._round[topic, priority] = (chosen + 1) % route.partitions
-        self._stage(_Kind(topic, chosen, priority, deliver_at_ms, expires_at_ms), values, keys, headers)
+        self._stage(_Kind(topic, chosen, priority, deliver_at_ms, expires_at_ms), values, keys, headers, timestamps)
         self.messages += len(values)
         await self._room()
 
@@ -299,11 +301,13 @@ class StageWriter:
         values: Sequence[bytes],
         keys: Sequence[bytes | None] | None,
         headers: Sequence[Mapping[str, bytes] | None] | None,
+        timestamps: Sequence[int] | None = None,
     ) -> None:
         data = batch.encode(
             values,
             keys=keys,
             headers=headers,
+            timestamps=timestamps,
             priority=kind.priority,
             codec=self._codec,
             deliver_at_ms=kind.deliver_at_ms,

@@ -7,18 +7,17 @@ another one is an error that names it and says how to write it.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from lanner import limits
 from lanner.errors import ValidationError
 from lanner.model import LANES, check_name, parse_priority
 from lanner.spark.offsets import ENDING, STARTING, Bound, parse_bound, parse_moment, parse_moments
+from lanner.spark.option_values import SERVERS, check_known, choice, duration_ms, refuse, required, truth, whole_number
 
-SERVERS: Final = "servers"
 SUBSCRIBE: Final = "subscribe"
 PATTERN: Final = "subscribePattern"
 ASSIGN: Final = "assign"
@@ -53,11 +52,6 @@ KNOWN: Final = (
 
 DELAY_MS: Final = 15 * 60_000
 TASKS_MAX: Final = 100_000
-_TRUTH: Final = {"true": True, "false": False}
-_UNITS_MS: Final = {
-    "": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
-}  # fmt: skip
-_DURATION: Final = re.compile(r"(\d{1,15})\s*([a-z]*)")
 
 Mode: TypeAlias = Literal["batch", "stream"]
 
@@ -97,7 +91,7 @@ def parse_options(given: Mapping[str, str], mode: Mode | None = None) -> ReadOpt
     options = {name.lower(): value for name, value in given.items()}
     check_known(options, KNOWN)
     _check_together(options, mode)
-    minimum, maximum = _number(options, MIN_OFFSETS), _number(options, MAX_OFFSETS)
+    minimum, maximum = whole_number(options, MIN_OFFSETS), whole_number(options, MAX_OFFSETS)
     if minimum is not None and maximum is not None and minimum > maximum:
         refuse(MIN_OFFSETS, f"it is {minimum}, more than {MAX_OFFSETS} ({maximum})")
     return ReadOptions(
@@ -107,31 +101,21 @@ def parse_options(given: Mapping[str, str], mode: Mode | None = None) -> ReadOpt
         _bound(options, ENDS, "latest", mode),
         choice(options, STRATEGY, ("error", "latest")) == "latest",
         maximum,
-        _number(options, MAX_BYTES),
+        whole_number(options, MAX_BYTES),
         minimum,
         duration_ms(options, MAX_DELAY, DELAY_MS),
-        _number(options, MIN_PARTITIONS, TASKS_MAX) or 0,
-        _truth(options, FAIL, default=True),
-        _truth(options, HEADERS),
-        _truth(options, METADATA),
+        whole_number(options, MIN_PARTITIONS, TASKS_MAX) or 0,
+        truth(options, FAIL, default=True),
+        truth(options, HEADERS),
+        truth(options, METADATA),
         _name(options, GROUP),
         _name(options, DEAD),
         _lanes(options),
-        _truth(options, FOLLOWERS),
+        truth(options, FOLLOWERS),
     )
 
 
 # ------------------------------------------------------------------ which options
-
-
-def check_known(options: Mapping[str, str], known: Sequence[str], what: str = "option") -> None:
-    """Refuse a name that is not known, with the nearest one that is."""
-    by_lower = {name.lower(): name for name in known}
-    unknown = sorted(set(options) - set(by_lower))
-    if unknown:
-        close = difflib.get_close_matches(unknown[0], by_lower, n=1, cutoff=0.5)
-        hint = f", did you mean {by_lower[close[0]]}?" if close else "."
-        refuse(unknown[0], f"there is no such {what}{hint} There are {', '.join(known)}")
 
 
 def _check_together(options: Mapping[str, str], mode: Mode | None) -> None:
@@ -223,48 +207,6 @@ def _lanes(options: Mapping[str, str]) -> int:
     return 0 if lanes == (1 << LANES) - 1 else lanes
 
 
-def _number(options: Mapping[str, str], name: str, highest: int = limits.OFFSET_MAX) -> int | None:
-    text = options.get(name.lower())
-    if text is None:
-        return None
-    text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= highest):
-        refuse(name, f"it is {text[:80]!r}; give a whole number from 1 to {highest}")
-    return int(text)
-
-
-def duration_ms(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _UNITS_MS:
-        refuse(name, f"it is {text[:80]!r}; give a time like 500ms, 30s, 15m or 2h")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _truth(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    return _TRUTH[choice(options, name, tuple(_TRUTH), "true" if default else "false")]
-
-
-def choice(options: Mapping[str, str], name: str, words: tuple[str, ...], default: str | None = None) -> str:
-    word = options.get(name.lower(), default or words[0]).strip().lower()
-    if word not in words:
-        refuse(name, f"it is {word[:80]!r}; give {' or '.join(words)}")
-    return word
-
-
 def _name(options: Mapping[str, str], name: str) -> str:
     given = options.get(name.lower())
     return "" if given is None else check_name(given.strip(), "group")
-
-
-def required(options: Mapping[str, str], name: str, example: str) -> str:
-    value = options.get(name.lower(), "").strip()
-    if not value:
-        refuse(name, f'it is missing: say .option("{name}", "{example}")')
-    return value
-
-
-def refuse(name: str, why: str) -> NoReturn:
-    raise ValidationError(f"option {name}: {why}", field=name)

@@ -46,6 +46,7 @@ class Piece(NamedTuple):
     values: list[bytes]
     keys: list[bytes | None] | None
     headers: list[dict[str, bytes] | None] | None
+    timestamps: list[int] | None = None  # the producers' own
 
 
 def check_columns(kinds: Mapping[str, Any], topic: str, value_format: str) -> None:
@@ -110,7 +111,7 @@ def pieces(record_batch: Any, topic: str, value_format: str, partitions_of: Call
     if headers is not None and headers.null_count == rows:
         headers = None
     for place, chosen in _divided(shared, rows):
-        yield from _cut(place, *(_taken(column, chosen) for column in (values, keys, headers)))
+        yield from cut(place, *(_taken(column, chosen) for column in (values, keys, headers)))
 
 
 def _values(column: Any, value_format: str) -> Any:
@@ -181,18 +182,19 @@ def _plain(column: Any) -> Any:
 def _by_key(keys: Any, topics: Any, given: Any, rows: int, partitions_of: Callable[[str], int]) -> Any:
     """The partition of each row: the one given, or that of its key, or any."""
     if isinstance(topics, str):
-        chosen = _hashed(keys, partitions_of(topics))
+        chosen = partitions_by_key(keys, partitions_of(topics))
     else:
         chosen = pyarrow.nulls(rows, pyarrow.int64())
         for one in topics.unique().to_pylist():
-            chosen = compute.if_else(compute.equal(topics, one), _hashed(keys, partitions_of(one)), chosen)
+            chosen = compute.if_else(compute.equal(topics, one), partitions_by_key(keys, partitions_of(one)), chosen)
     chosen = compute.fill_null(chosen, ANY)
     if isinstance(given, int):
         return _plain(chosen) if given == ANY else given
     return _plain(compute.if_else(compute.equal(given, ANY), chosen, given))
 
 
-def _hashed(keys: Any, partitions: int) -> Any:
+def partitions_by_key(keys: Any, partitions: int) -> Any:
+    """The partition of each key; null where there is none."""
     if partitions == 1:
         return compute.if_else(compute.is_valid(keys), 0, pyarrow.scalar(None, pyarrow.int64()))
     encoded = keys.dictionary_encode()
@@ -225,8 +227,13 @@ def _taken(column: Any | None, chosen: Any | None) -> Any | None:
     return column if column is None or chosen is None else column.take(chosen)
 
 
-def _cut(place: tuple[Any, ...], values: Any, keys: Any | None, headers: Any | None) -> Iterator[Piece]:
-    """Halve until it fits: the sizes of columns are known without looking at their rows."""
+def cut(
+    place: tuple[Any, ...], values: Any, keys: Any | None, headers: Any | None, timestamps: Any | None = None
+) -> Iterator[Piece]:
+    """Rows of one place, as columns, cut so that each piece fits into a batch.
+
+    Halve until it fits: the sizes of columns are known without looking at their rows.
+    """
     waiting = [(0, len(values))]
     while waiting:
         start, count = waiting.pop()
@@ -248,6 +255,7 @@ def _cut(place: tuple[Any, ...], values: Any, keys: Any | None, headers: Any | N
             own_values.to_pylist(),
             None if own_keys is None else own_keys.to_pylist(),
             None if own_headers is None else [_header_map(row) for row in own_headers.to_pylist()],
+            None if timestamps is None else timestamps.slice(start, count).to_pylist(),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from lanner import limits
 from lanner.model import check_name
-from lanner.spark.options import SERVERS, check_known, choice, duration_ms, refuse, required
+from lanner.spark.option_values import SERVERS, check_known, choice, duration_ms, refuse, required, whole_number
 
 TOPIC: Final = "topic"
 VALUE_FORMAT: Final = "valueFormat"
@@ -43,7 +43,8 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
     options = {name.lower(): value for name, value in given.items() if name.lower() not in _OF_SPARK}
     check_known(options, KNOWN, "option of a write")
     transaction = options.get(TRANSACTION.lower(), "").strip()
-    sequence = _sequence(options)
+    numbered = whole_number(options, SEQUENCE, lowest=0)
+    sequence = -1 if numbered is None else numbered
     if streaming and sequence >= 0:
         refuse(SEQUENCE, "a streaming write numbers its batches itself: leave it away")
     if not streaming and bool(transaction) != (sequence >= 0):
@@ -65,16 +66,6 @@ def parse_write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOp
         ),
         choice(options, CODEC, ("none", "lz4", "zstd")),
     )
-
-
-def _sequence(options: Mapping[str, str]) -> int:
-    text = options.get(SEQUENCE.lower())
-    if text is None:
-        return -1
-    text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= limits.OFFSET_MAX):
-        refuse(SEQUENCE, f"it is {text[:80]!r}; give a whole number from 0 to {limits.OFFSET_MAX}")
-    return int(text)
 
 
 def _bounded(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

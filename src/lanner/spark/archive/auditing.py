@@ -141,14 +141,21 @@ def _compare(
         (sql.col("partition") == number) & sql.col("offset").between(start, end - 1)
         for number, (start, end) in wanted.items()
     ]
-    names = (*_CONTENT, "timestamp")
-    here = parquet.frame_of(spark, store.shelf, touched).where(reduce(Column.__or__, parts))
-    there = topic_frame(spark, servers, topic, wanted)
-    sides = [
-        frame.select("partition", "offset", *digests(names), sql.lit(mark).alias("archived"))
-        for frame, mark in ((here, 1), (there, 0))
-    ]
-    return _differences(sides[0].unionByName(sides[1]))
+    wanted_rows = reduce(Column.__or__, parts)
+    sides = [_digested(topic_frame(spark, servers, topic, wanted), archived=0, times=True)]
+    for times in (True, False):
+        mine = [one for one in touched if one.times is times]
+        if mine:
+            frame = parquet.frame_of(spark, store.shelf, mine).where(wanted_rows)
+            sides.append(_digested(frame, archived=1, times=times))
+    return _differences(reduce(DataFrame.unionByName, sides))
+
+
+def _digested(frame: DataFrame, *, archived: int, times: bool) -> DataFrame:
+    """What is compared of a message. A file that has no times has no digest of them, which is equal to any."""
+    sums = digests((*_CONTENT, "timestamp"))
+    of_times = digests(parquet.TIMES)[0] if times else sql.lit(None).cast("bigint")
+    return frame.select("partition", "offset", *sums, of_times.alias("times"), sql.lit(archived).alias("archived"))
 
 
 def _differences(sides: DataFrame) -> dict[tuple[int, str], list[Range]]:
@@ -156,7 +163,9 @@ def _differences(sides: DataFrame) -> dict[tuple[int, str], list[Range]]:
     counted = sides.groupBy("partition", "offset").agg(
         sql.sum("archived").alias("archived_times"),
         sql.sum(1 - sql.col("archived")).alias("held_times"),
-        ((sql.min("digest") != sql.max("digest")) | (sql.min("digest2") != sql.max("digest2"))).alias("unequal"),
+        reduce(Column.__or__, [sql.min(name) != sql.max(name) for name in ("digest", "digest2", "times")]).alias(
+            "unequal"
+        ),
     )
     kind = (
         sql.when(archived > 1, verdict.DOUBLED)
@@ -202,8 +211,16 @@ def audit_topics(spark: SparkSession, here: Side, there: Side, *, tell: Told = n
     if not by_partition or not all(one.is_clean for one in found):
         return found
     tell("compare order", 0, 0)
-    disorder = _first_disorder(*frames)
-    return [one._replace(first_disorder=disorder.get(one.partition or 0), order_compared=True) for one in found]
+    moved = _first_disorder(frames[0], frames[1], ["partition"])
+    disorder = _first_disorder(frames[0], frames[1], ["partition", "priority"]) if moved else {}
+    return [
+        one._replace(
+            first_disorder=disorder.get(one.partition or 0),
+            order_compared=True,
+            priorities_moved=(one.partition or 0) in moved,
+        )
+        for one in found
+    ]
 
 
 def _side(frame: DataFrame, by_partition: bool, sign: int) -> DataFrame:
@@ -212,6 +229,7 @@ def _side(frame: DataFrame, by_partition: bool, sign: int) -> DataFrame:
         number.alias("partition"),
         sql.concat_ws("/", "topic", "partition").alias("place"),
         "offset",
+        "priority",
         *digests(_CONTENT),
         sql.lit(sign).alias("sign"),
     )
@@ -246,16 +264,17 @@ def _likeness(sides: DataFrame, numbers: Sequence[int]) -> list[PartitionLikenes
     return alike
 
 
-def _first_disorder(here: DataFrame, there: DataFrame) -> dict[int, tuple[int, int]]:
-    """Of two frames with the same messages: the offsets of the first ones, by partition, that are not alike."""
-    number = sql.row_number().over(Window.partitionBy("partition").orderBy("offset"))
+def _first_disorder(here: DataFrame, there: DataFrame, lane: list[str]) -> dict[int, tuple[int, int]]:
+    """Of two frames with the same messages, each lane by itself: the offsets of the first ones that are not alike, by
+    partition."""
+    number = sql.row_number().over(Window.partitionBy(*lane).orderBy("offset"))
     sides = [
         frame.select(
-            "partition", number.alias("number"), sql.struct("digest", "digest2").alias(f"digest_{name}"), "offset"
+            *lane, number.alias("number"), sql.struct("digest", "digest2").alias(f"digest_{name}"), "offset"
         ).withColumnRenamed("offset", f"offset_{name}")
         for frame, name in ((here, "here"), (there, "there"))
     ]
-    unlike = sides[0].join(sides[1], ["partition", "number"]).where("digest_here != digest_there")
-    first = unlike.groupBy("partition").agg(sql.min(sql.struct("number", "offset_here", "offset_there")).alias("first"))
+    unlike = sides[0].join(sides[1], [*lane, "number"]).where("digest_here != digest_there")
+    first = unlike.groupBy("partition").agg(sql.min(sql.struct("offset_here", "offset_there")).alias("first"))
     rows = first.select("partition", "first.offset_here", "first.offset_there").collect()
     return {partition: (one, other) for partition, one, other in rows}

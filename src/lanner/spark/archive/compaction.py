@@ -1,8 +1,9 @@
-"""Merging the small files of an archive, and deleting what nobody needs any more.
+"""Merging the small files of an archive, and deleting what is of no use any more.
 
 A merged file takes the place of its parts in one version of the manifest. The parts stay for a grace time, because
-an older version may still be read. Checksums are compared before anything is merged, so that damage is never given a
-new one.
+an older version may still be read. Files that no version names, and never will (strays of a step that was cut off), are
+found by looking, and go after the same time. Checksums are compared before anything is merged, so that damage is never
+given a new one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Final, NamedTuple
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from lanner import limits
@@ -35,6 +37,7 @@ class Compacted(NamedTuple):
     made: int  # files that took their place
     left: int  # files yet to be merged
     deleted: int  # old files whose time was over
+    strays: int = 0  # files found that no step names; they are old from now on
 
 
 class Compactor:
@@ -70,8 +73,25 @@ class Compactor:
             made += len(some)
             left = sum(len(group) for group in groups[first + _GROUPS_AT_ONCE :])
             yield Compacted(manifest.version, merged, made, left, 0)
+        strays = manifests.strays(manifest, self._present())
+        if strays:
+            manifest = self.store.save(manifests.noticed(manifest, strays, self._now_ms()))
         manifest, deleted = self._delete_old(manifest)
-        yield Compacted(manifest.version, merged, made, 0, deleted)
+        yield Compacted(manifest.version, merged, made, 0, deleted, len(strays))
+
+    def _present(self) -> Iterator[str]:
+        """Every data file that is there, and what is left of staging folders."""
+        shelf = self.store.shelf
+        for name in shelf.names(manifests.FOLDER):
+            if name.startswith(parquet.STAGING):
+                yield f"{manifests.FOLDER}/{name}"
+        folders = [name for name in shelf.names("") if name.startswith("topic=")]
+        for level in ("date=", "hour=", ""):
+            inner = [f"{folder}/{name}" for folder in folders for name in shelf.names(folder) if name.startswith(level)]
+            folders = inner
+        yield from (
+            path for path in folders if path.endswith(".parquet") and not path.rpartition("/")[2].startswith(".")
+        )
 
     def _merge(self, manifest: Manifest, groups: Sequence[Sequence[ArchivedFile]]) -> Manifest:
         state = check_files(self._spark, self.store, [one for group in groups for one in group])
@@ -136,5 +156,5 @@ def _paired(
             raise StorageDamaged(
                 f"merging {group[0].path} and {len(group) - 1} more gave no file; nothing was replaced"
             )
-        pairs.append((group, whole))
+        pairs.append((group, msgspec.structs.replace(whole, times=group[0].times)))
     return pairs

@@ -21,7 +21,11 @@ from lanner.spark.archive.ranges import Range
 from lanner.spark.archive.shelf import Shelf
 from lanner.spark.source import schema
 
-COLUMNS: Final = schema(include_headers=True)
+COLUMNS: Final = StructType(
+    [field for field in schema(include_headers=True, include_metadata=True).fields if field.name != "flags"]
+)  # older files end with the headers: Spark gives null for what they do not have
+STAGING: Final = "staging-"
+TIMES: Final = ("producer_timestamp", "deliver_at", "expires_at")
 _MARK: Final = "_file"  # which file a row goes to: TOPIC-NUMBER_PARTITION_HOURS, behind a letter so that it stays text
 
 
@@ -52,7 +56,7 @@ def hours_column() -> Column:
 @contextmanager
 def staging(shelf: Shelf) -> Iterator[str]:
     """A folder, below the shelf's, that is gone afterwards."""
-    folder = f"{FOLDER}/staging-{secrets.token_hex(6)}"
+    folder = f"{FOLDER}/{STAGING}{secrets.token_hex(6)}"
     try:
         yield folder
     finally:
@@ -137,7 +141,8 @@ def place(shelf: Shelf, measured: Iterable[Measured]) -> list[ArchivedFile]:
         target = one.target
         path = path_of(one)
         shelf.move(one.staged, path)
-        placed.append(ArchivedFile(path, target.topic, target.partition, one.offsets, one.rows, one.size, one.sha256))
+        named = (path, target.topic, target.partition, one.offsets, one.rows, one.size, one.sha256)
+        placed.append(ArchivedFile(*named, times=True))
     return placed
 
 

@@ -6,6 +6,9 @@ readers see one version or the next, never half of one, and a document that was 
 A step of the archive is two versions. The first says what is about to be read (`begun`): a run that finds it, after a
 crash too, reads exactly these offsets again and so makes the same files anew. The second names the files (`finished`).
 
+Format 2 says of each file whether it has the times that producers gave (`times`). Files of format 1 have none, and stay
+as they are; a manifest of format 1 is read, and the next version of it is of format 2.
+
 Rules, checked whenever a version is made: no file is named twice; no offset of a partition is in two files; every
 offset from where a partition was begun up to where it has come is in a file or in a hole, and each hole has a reason.
 """
@@ -22,7 +25,8 @@ from lanner.errors import ConflictError, StorageDamaged
 from lanner.spark.archive import ranges
 from lanner.spark.archive.ranges import Range
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+_READABLE: Final = (1, 2)
 FOLDER: Final = "_lanner"  # Spark passes over folders that begin like this
 _NAME: Final = "manifest-{:010d}.json"
 
@@ -40,6 +44,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     rows: int
     size: int
     sha256: str
+    times: bool = False  # it has producer_timestamp, deliver_at and expires_at
 
 
 class Hole(msgspec.Struct, frozen=True):
@@ -76,7 +81,8 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class OldFile(msgspec.Struct, frozen=True):
-    """A file that a merged one stands for; it stays for those who read an older version, until its time is over."""
+    """A file that a merged one stands for, or a stray; it stays for those who read an older version, until its time is
+    over."""
 
     path: str
     since_ms: int
@@ -125,9 +131,9 @@ def decode(data: bytes, where: str) -> Manifest:
     """The manifest in these bytes; StorageDamaged where they are not whole."""
     try:
         document = msgspec.json.decode(data, type=_Document)
-        if document.format != FORMAT:
+        if document.format not in _READABLE:
             raise ConflictError(
-                f"{where} has format {document.format}, and this release knows {FORMAT}: use a newer release",
+                f"{where} has format {document.format}, and this release knows {FORMAT} and older: use a newer release",
                 path=where,
             )
         body = bytes(document.manifest)
@@ -169,7 +175,8 @@ def finished(
         before = known.partitions.get(plan.partition, PartitionProgress(plan.start, plan.start))
         after = PartitionProgress(before.start, plan.end, [*before.holes, *holes])
         topics[plan.topic] = TopicProgress(known.incarnation, {**known.partitions, plan.partition: after})
-    return _checked(_next(manifest, now_ms, topics=topics, files=[*manifest.files, *added], pending=[]))
+    old = _without(manifest.old, (one.path for one in added))  # a stray that is written anew is none any more
+    return _checked(_next(manifest, now_ms, topics=topics, files=[*manifest.files, *added], pending=[], old=old))
 
 
 def abandoned(manifest: Manifest, topics: Iterable[str], now_ms: int) -> Manifest:
@@ -215,8 +222,25 @@ def due(manifest: Manifest, now_ms: int, grace_ms: int) -> list[str]:
 
 def forgotten(manifest: Manifest, paths: Iterable[str], now_ms: int) -> Manifest:
     """These old files are deleted."""
+    return _next(manifest, now_ms, old=_without(manifest.old, paths))
+
+
+def strays(manifest: Manifest, present: Iterable[str]) -> list[str]:
+    """Of the files that are there, those that no step will ever name: of one that was cut off, and whose topic was gone
+    or another one when it should have been done again."""
+    assert not manifest.pending, "a step is under way: its files are not named yet"
+    known = {one.path for one in manifest.files} | {one.path for one in manifest.old}
+    return sorted(set(present) - known)
+
+
+def noticed(manifest: Manifest, found: Iterable[str], now_ms: int) -> Manifest:
+    """Strays are old files from now on, and go after the same grace time."""
+    return _next(manifest, now_ms, old=[*manifest.old, *(OldFile(path, now_ms) for path in found)])
+
+
+def _without(old: Iterable[OldFile], paths: Iterable[str]) -> list[OldFile]:
     gone = set(paths)
-    return _next(manifest, now_ms, old=[one for one in manifest.old if one.path not in gone])
+    return [one for one in old if one.path not in gone]
 
 
 def _next(manifest: Manifest, now_ms: int, **changed: object) -> Manifest:
@@ -237,4 +261,5 @@ def _checked(manifest: Manifest) -> Manifest:
             away = [(hole.start, hole.end) for hole in progress.holes]
             assert ranges.joined([*covered, *away]) == ranges.joined([(progress.start, progress.next)])
     assert not by_partition, "a file belongs to no partition that was archived"
+    assert not {one.path for one in manifest.old} & set(paths), "a file is about to be deleted, and named"
     return manifest

@@ -1,36 +1,40 @@
 """`lanner replay`: messages of an archive or a topic into a topic, with their keys, headers and priorities.
 
-Spark's tasks publish, each some partitions, every partition in offset order. Batches of different priorities travel on
-lanes of their own, so a task waits for one run of equal priority before it sends the next: only so the order of offsets
-stays. Where source and target have the same number of partitions a message keeps its own; else its key decides anew.
+Spark's tasks publish, each some partitions, every partition in offset order (`publishing`). Where source and target
+have the same number of partitions a message keeps its own; else its key decides anew.
 
-A task that failed is not tried again by Spark, because it has published already: the replay fails, and says so.
+A replay has an id. Under it every message is published once, however often the replay is cut off and repeated: the
+brokers remember, for each partition of the source, up to which offset it was published. The id counts together with
+what is replayed (topic, starts, condition, target), so that another replay under the same id is another one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from lanner import sync
-from lanner.errors import ConflictError, NotFoundError, TopicNotFound
+from lanner import limits, sync
+from lanner.errors import NotFoundError, TopicNotFound, ValidationError
+from lanner.model import check_name
+from lanner.spark.archive import lanes
 from lanner.spark.archive.auditing import Told, nothing_told
-from lanner.spark.archive.files import frame_of
+from lanner.spark.archive.files import TIMES, frame_of
 from lanner.spark.archive.planning import progress_of
+from lanner.spark.archive.publishing import Publication, Published, publisher
 from lanner.spark.archive.ranges import Range
 from lanner.spark.archive.shelf import open_shelf
 from lanner.spark.archive.store import Store
 from lanner.spark.archive.topics import held_topics, topic_frame
 
-_ROWS_AT_ONCE: Final = 5_000
-_RATE_SLICES: Final = 10  # a second of a bounded rate is sent in so many parts
 _WATCH_SECONDS: Final = 0.5
 
 
@@ -48,42 +52,22 @@ class Source(NamedTuple):
 class Replayed(NamedTuple):
     """What a replay did."""
 
-    messages: int
+    replay_id: str
+    messages: int  # published by this run
+    expired: int  # left out, because nobody would get them any more
+    resumed: bool  # an earlier run under the same id had published some
     partitions_kept: bool
     seconds: float
 
 
-class Run(NamedTuple):
-    """Neighbours that go together: rows [first, last)."""
-
-    partition: int | None
-    priority: int
-    first: int
-    last: int
+def new_replay_id() -> str:
+    return secrets.token_hex(6)
 
 
-def runs(partitions: Sequence[int] | None, priorities: Sequence[int], longest: int) -> Iterator[Run]:
-    """Rows in their order, cut wherever the partition or the priority changes, and where a run gets too long."""
-    first = 0
-    for row in range(1, len(priorities) + 1):
-        ends = row == len(priorities) or priorities[row] != priorities[first] or row - first == longest
-        if ends or (partitions is not None and partitions[row] != partitions[first]):
-            yield Run(None if partitions is None else partitions[first], priorities[first], first, row)
-            first = row
-
-
-class Pace:
-    """When the next messages may go, at so many a second."""
-
-    def __init__(self, rate: float, began: float) -> None:
-        self._rate = rate
-        self._began = began
-        self._sent = 0
-
-    def wait_seconds(self, count: int, now: float) -> float:
-        """How long to wait before the next message, once these are sent."""
-        self._sent += count
-        return max(0.0, self._began + self._sent / self._rate - now)
+def checked_replay_id(given: str) -> str:
+    if len(check_name(given, "replay id")) > limits.REPLAY_ID_LENGTH_MAX:
+        raise ValidationError(f"a replay id has at most {limits.REPLAY_ID_LENGTH_MAX} characters", field="id")
+    return given
 
 
 def replay(
@@ -92,47 +76,109 @@ def replay(
     servers: str,
     target: str,
     *,
+    replay_id: str | None = None,
     rate: float | None = None,
+    expired_too: bool = False,
     tell: Told = nothing_told,
+    clock: Callable[[], float] = time.time,
 ) -> Replayed:
-    """Publish what the source has into the target, which is made with as many partitions when it is not there."""
+    """Publish what the source has into the target, which is made with as many partitions when it is not there.
+
+    Under the same replay id nothing is published twice: a run goes on where the one before it ended.
+    """
     began = time.monotonic()
-    frame, partitions, total = _source_frame(spark, source)
+    name = new_replay_id() if replay_id is None else checked_replay_id(replay_id)
+    found = _found(spark, source)
+    there = _target(servers, target, found.partitions)
+    keeps = there.partitions == found.partitions
+    tasks = max(1, min(found.partitions, spark.sparkContext.defaultParallelism))
+    publication = Publication(
+        servers,
+        target,
+        name,
+        _work(source, found.incarnation, target, there.incarnation),
+        None if keeps else there.partitions,
+        None if rate is None else rate / tasks,
+        int(clock() * 1000),
+        expired_too,
+    )
+    spans = found.spans if replay_id is None else _left(publication, found.spans)
+    frame, total = found.frame(spans), sum(end - start for start, end in spans.values())
     if source.where is not None:
         frame, total = frame.where(source.where), 0
-    keeps = _target_partitions(servers, target, partitions) == partitions
-    tasks = max(1, min(partitions, spark.sparkContext.defaultParallelism))
-    ordered = frame.repartition(tasks, "partition").sortWithinPartitions("partition", "offset")
-    publish = publisher(servers, target, keeps=keeps, rate=None if rate is None else rate / tasks)
+    columns = [sql.unix_millis(name).alias(name) if name in TIMES else sql.col(name) for name in lanes.SCHEMA.names]
+    ordered = frame.select(*columns).repartition(tasks, "partition").sortWithinPartitions("partition", "offset")
     with _Watch(servers, target, total, tell):
-        published = ordered.rdd.mapPartitions(publish).sum()
-    return Replayed(published, keeps, time.monotonic() - began)
+        results: list[Published] = ordered.rdd.mapPartitions(publisher(publication)).collect()
+    return Replayed(
+        name,
+        sum(one.messages for one in results),
+        sum(one.expired for one in results),
+        spans != found.spans or any(one.resumed for one in results),
+        keeps,
+        time.monotonic() - began,
+    )
 
 
-def _source_frame(spark: SparkSession, source: Source) -> tuple[DataFrame, int, int]:
-    """The messages, the number of partitions, and how many messages that is."""
-    spans: dict[int, Range] = {}
+class _Found(NamedTuple):
+    """What there is to replay."""
+
+    incarnation: int
+    partitions: int
+    spans: Mapping[int, Range]
+    frame: Callable[[Mapping[int, Range]], DataFrame]
+
+
+def _found(spark: SparkSession, source: Source) -> _Found:
     if source.path is None:
-        found = held_topics(source.servers, [source.topic])[source.topic].partitions
-        bounds = {number: (one.first_offset, one.end_offset) for number, one in found.items()}
-    else:
-        store = Store(open_shelf(spark, source.path))
-        manifest = store.load()
-        if source.topic not in manifest.topics:
-            known = ", ".join(sorted(manifest.topics)) or "nothing"
-            raise NotFoundError(f"the archive at {store.shelf.root} has no topic {source.topic!r}; it has {known}")
-        progress = {
-            number: progress_of(manifest, source.topic, number) for number in manifest.topics[source.topic].partitions
-        }
-        bounds = {number: (one.start, one.next) for number, one in progress.items() if one is not None}
+        held = held_topics(source.servers, [source.topic])[source.topic]
+        bounds = {number: (one.first_offset, one.end_offset) for number, one in held.partitions.items()}
+
+        def of_topic(spans: Mapping[int, Range]) -> DataFrame:
+            return topic_frame(spark, source.servers, source.topic, spans)
+
+        return _Found(held.incarnation, max(bounds, default=0) + 1, _narrowed(source, bounds), of_topic)
+    store = Store(open_shelf(spark, source.path))
+    manifest = store.load()
+    if source.topic not in manifest.topics:
+        known = ", ".join(sorted(manifest.topics)) or "nothing"
+        raise NotFoundError(f"the archive at {store.shelf.root} has no topic {source.topic!r}; it has {known}")
+    archived = manifest.topics[source.topic]
+    progress = {number: progress_of(manifest, source.topic, number) for number in archived.partitions}
+    bounds = {number: (one.start, one.next) for number, one in progress.items() if one is not None}
+
+    def of_archive(spans: Mapping[int, Range]) -> DataFrame:
+        return _within(frame_of(spark, store.shelf, manifest.files_of(source.topic)), spans)
+
+    return _Found(archived.incarnation, max(bounds, default=0) + 1, _narrowed(source, bounds), of_archive)
+
+
+def _narrowed(source: Source, bounds: Mapping[int, Range]) -> dict[int, Range]:
+    """What of these offsets the source asks for."""
+    spans = {}
     for number, (first, end) in bounds.items():
         start, stop = max(first, source.start.get(number, first)), min(end, source.end.get(number, end))
         spans[number] = (start, max(start, stop))
-    if source.path is None:
-        frame = topic_frame(spark, source.servers, source.topic, spans)
-    else:
-        frame = _within(frame_of(spark, store.shelf, manifest.files_of(source.topic)), spans)
-    return frame, max(bounds, default=0) + 1, sum(end - start for start, end in spans.values())
+    return spans
+
+
+def _work(source: Source, incarnation: int, target: str, target_incarnation: int) -> str:
+    """What is replayed where, as a short digest. Not the ends: a replay may go on with what came later."""
+    start = sorted(source.start.items())
+    names = [source.topic, incarnation, start, source.where, target, target_incarnation]
+    return hashlib.blake2b(json.dumps(names).encode(), digest_size=6).hexdigest()
+
+
+def _left(publication: Publication, spans: Mapping[int, Range]) -> dict[int, Range]:
+    """Without what an earlier run has published: the tasks know it too, this only spares the reading."""
+    left = dict(spans)
+    with sync.connect(publication.servers, client_name="lanner-replay") as queue:
+        for number, (start, end) in spans.items():
+            with suppress(NotFoundError):
+                committed = queue.admin.transaction(publication.transaction(number)).committed
+                reached = max((last for _, last in committed), default=start)
+                left[number] = (min(max(start, reached), end), end)
+    return left
 
 
 def _within(frame: DataFrame, spans: Mapping[int, Range]) -> DataFrame:
@@ -142,54 +188,19 @@ def _within(frame: DataFrame, spans: Mapping[int, Range]) -> DataFrame:
     return frame.where(wanted)
 
 
-def _target_partitions(servers: str, target: str, partitions: int) -> int:
-    """How many partitions the target has; it is made where there is none."""
+class _There(NamedTuple):
+    incarnation: int
+    partitions: int
+
+
+def _target(servers: str, target: str, partitions: int) -> _There:
+    """The topic to publish into; it is made where there is none."""
     with sync.connect(servers, client_name="lanner-replay") as queue:
         try:
-            return len(queue.admin.describe(target).partitions)
+            described = queue.admin.describe(target)
         except TopicNotFound:
-            return len(queue.admin.create_topic(target, partitions=partitions).partitions)
-
-
-def publisher(
-    servers: str, target: str, *, keeps: bool, rate: float | None
-) -> Callable[[Iterable[Row]], Iterator[int]]:
-    """What a task does with its rows; Spark sends it to the executors. It gives back how many it published."""
-
-    def publish(rows: Iterable[Row]) -> Iterator[int]:
-        context = TaskContext.get()
-        if context is not None and context.attemptNumber() > 0:
-            raise ConflictError(
-                f"a task that publishes into {target} failed after it may have published: it is not repeated, or "
-                "messages would be there twice"
-            )
-        longest = _ROWS_AT_ONCE if rate is None else max(1, int(rate / _RATE_SLICES))
-        pace = None if rate is None else Pace(rate, time.monotonic())
-        left = iter(rows)
-        with sync.connect(servers, client_name="lanner-replay") as queue, queue.producer() as producer:
-            while some := list(islice(left, _ROWS_AT_ONCE)):
-                partitions = [row["partition"] for row in some] if keeps else None
-                for run in runs(partitions, [row["priority"] for row in some], longest):
-                    _send(producer, target, some[run.first : run.last], run)
-                    if pace is not None:
-                        time.sleep(pace.wait_seconds(run.last - run.first, time.monotonic()))
-                yield len(some)
-
-    return publish
-
-
-def _send(producer: sync.Producer, target: str, rows: Sequence[Row], run: Run) -> None:
-    headers = [
-        None if row["headers"] is None else {name: bytes(value) for name, value in row["headers"]} for row in rows
-    ]
-    producer.publish_many(
-        target,
-        [bytes(row["value"]) for row in rows],
-        keys=[None if row["key"] is None else bytes(row["key"]) for row in rows],
-        headers=headers if any(headers) else None,
-        priority=run.priority,
-        partition=run.partition,
-    )
+            described = queue.admin.create_topic(target, partitions=partitions)
+    return _There(described.incarnation, len(described.partitions))
 
 
 class _Watch:

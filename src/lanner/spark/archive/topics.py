@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lanner import sync
 from lanner.errors import OffsetOutOfRange
+from lanner.spark.archive.files import COLUMNS
 from lanner.spark.archive.planning import Held, HeldTopic
 from lanner.spark.archive.ranges import Range
 
@@ -56,6 +57,7 @@ def topic_frame(spark: SparkSession, servers: str, topic: str, spans: Mapping[in
         "startingOffsets": json.dumps({topic: starting}),
         "endingOffsets": json.dumps({topic: ending}),
         "includeHeaders": "true",
+        "includeMetadata": "true",
         "failOnDataLoss": "false",  # what is gone is found and told by the caller
     }
-    return spark.read.format("lanner").options(**options).load()
+    return spark.read.format("lanner").options(**options).load().select(*COLUMNS.names)

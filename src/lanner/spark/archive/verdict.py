@@ -180,8 +180,9 @@ class PartitionLikeness(NamedTuple):
     only_here: int
     only_there: int
     samples: list[tuple[str, int]]  # where some of those are: topic/partition and offset
-    first_disorder: tuple[int, int] | None  # the offsets, here and there, from which on the order differs
+    first_disorder: tuple[int, int] | None  # the offsets, here and there, from which on a priority's order differs
     order_compared: bool
+    priorities_moved: bool = False  # messages of different priorities lie among each other in another way
 
     @property
     def is_clean(self) -> bool:
@@ -195,9 +196,14 @@ class PartitionLikeness(NamedTuple):
             "only_here": self.only_here,
             "only_there": self.only_there,
             "samples": [{"partition": where, "offset": offset} for where, offset in self.samples],
-            "order": "not compared"
-            if not self.order_compared
-            else "the same"
-            if self.first_disorder is None
-            else {"differs_at": list(self.first_disorder)},
+            "order": self.order if self.first_disorder is None else {"differs_at": list(self.first_disorder)},
         }
+
+    @property
+    def order(self) -> str:
+        """For people. Messages of one priority must have kept theirs: that is what Lanner promises."""
+        if not self.order_compared:
+            return "not compared"
+        if self.first_disorder is not None:
+            return f"differs from offset {self.first_disorder[0]} and {self.first_disorder[1]} on"
+        return "the same in each priority" if self.priorities_moved else "the same"

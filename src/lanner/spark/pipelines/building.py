@@ -2,6 +2,9 @@
 
 What a source cannot decode is told apart by Spark's own decoders, in permissive mode: they give back the text that did
 not fit. The same stream is then read twice, once for the rows that fit and once, as a query of its own, for the others.
+
+What goes to a topic goes there exactly once, through the sink of `format("lanner")`. Spark lets that sink append only;
+queries of other modes hand each of their batches to a batch write under the same names, which is done once as well.
 """
 
 from __future__ import annotations
@@ -16,14 +19,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lanner.errors import ValidationError
-from lanner.model import PRIORITY_NORMAL
-from lanner.spark.archive.replaying import publisher
+from lanner import sync
+from lanner.errors import ServerError, ValidationError
 from lanner.spark.pipelines.plan import Decode, Pipeline, Query, Sink, Source, invalid_query, option_text
+from lanner.spark.sink import QUERY_ID
 
 _DECODED: Final = "__decoded"
 _BROKEN: Final = "__broken"
 _MESSAGE: Final = ("key", "topic", "partition", "offset", "timestamp", "priority", "headers")
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_OF_MESSAGE: Final = {
+    "key": "binary", "priority": "int", "headers": _HEADERS, "deliver_at": "timestamp", "expires_at": "timestamp",
+}  # fmt: skip
 _DEATH: Final = ("number", "attempts", "reason", "died_at")
 
 
@@ -113,11 +120,7 @@ class Builder:
             query = Query(source.decode.invalid, trigger=first.trigger, restart=first.restart)
         else:
             frame = self._frame(query)
-        writer = (
-            written(frame, query.sink, self._pipeline.servers, self._folder)
-            .queryName(query.sink.memory or name)
-            .outputMode(query.mode)
-        )
+        writer = written(frame, query, self._pipeline.servers, self._folder).queryName(query.sink.memory or name)
         writer = writer.option("checkpointLocation", located(self._pipeline.checkpoint_of(name), self._folder))
         if query.trigger.available_now:
             return writer.trigger(availableNow=True)
@@ -148,46 +151,54 @@ def _function(given: str, folder: Path) -> Any:
     return function
 
 
-def written(frame: DataFrame, sink: Sink, servers: str, folder: Path) -> DataStreamWriter:
-    """A writer into a sink."""
+def written(frame: DataFrame, query: Query, servers: str, folder: Path) -> DataStreamWriter:
+    """A writer into a query's sink."""
+    sink = query.sink
     options = {name: option_text(value) for name, value in sink.options.items()}
     if sink.topic is not None:
-        return as_messages(frame).writeStream.foreachBatch(_publishing(servers, sink.topic))
+        return _to_topic(as_messages(frame), sink, servers, query.mode, options)
     kind, path = sink.format or "parquet", sink.path or sink.parquet
     if sink.console:
         kind, path = "console", None
     elif sink.memory is not None:
-        return frame.writeStream.format("memory").options(**options)
-    writer = frame.writeStream.format(kind).options(**options)
+        kind, path = "memory", None
+    writer = frame.writeStream.format(kind).options(**options).outputMode(query.mode)
     if path is not None:
         writer = writer.option("path", located(path, folder))
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
 
 
 def as_messages(frame: DataFrame) -> DataFrame:
-    """Rows as messages: key, value, priority and headers. Without a column "value" the others become one document."""
+    """Rows as messages: the columns that a message has. Without a column "value" the others become one document."""
     types: Mapping[str, str] = dict(frame.dtypes)
-    special = {"key", "priority", "headers"}
     if "value" in types:
-        value = sql.col("value")
         kind = types["value"]
-        value = sql.to_json("value") if kind.startswith(("struct", "array", "map")) else value
+        value = sql.to_json("value") if kind.startswith(("struct", "array", "map")) else sql.col("value")
     else:
-        value = sql.to_json(sql.struct(*[name for name in types if name not in special]))
-    return frame.select(
-        (sql.col("key").cast("binary") if "key" in types else sql.lit(None).cast("binary")).alias("key"),
-        value.cast("binary").alias("value"),
-        (sql.col("priority").cast("int") if "priority" in types else sql.lit(PRIORITY_NORMAL)).alias("priority"),
-        (
-            sql.col("headers").cast("array<struct<key:string,value:binary>>")
-            if "headers" in types
-            else sql.lit(None).cast("array<struct<key:string,value:binary>>")
-        ).alias("headers"),
-    )
+        value = sql.to_json(sql.struct(*[name for name in types if name not in _OF_MESSAGE]))
+    others = [sql.col(name).cast(kind).alias(name) for name, kind in _OF_MESSAGE.items() if name in types]
+    return frame.select(value.cast("binary").alias("value"), *others)
 
 
-def _publishing(servers: str, topic: str) -> Any:
-    def publish(frame: DataFrame, batch: int) -> None:
-        frame.rdd.mapPartitions(publisher(servers, topic, keeps=False, rate=None)).sum()
+def _to_topic(messages: DataFrame, sink: Sink, servers: str, mode: str, options: Mapping[str, str]) -> DataStreamWriter:
+    """Each batch once: under the query's id, or the transactional id of the file, and the number of the batch."""
+    assert sink.topic is not None
+    with sync.connect(servers, client_name="lanner-pipeline") as queue:
+        queue.admin.create_topic(sink.topic, exist_ok=True)
+    all_options = {"servers": servers, "topic": sink.topic, **options}
+    if sink.transactional_id is not None:
+        all_options["transactionalId"] = sink.transactional_id
+    if mode == "append":
+        return messages.writeStream.format("lanner").options(**all_options).outputMode(mode)
+    return messages.writeStream.foreachBatch(_batch_write(all_options)).outputMode(mode)
 
-    return publish
+
+def _batch_write(options: Mapping[str, str]) -> Any:
+    def write(frame: DataFrame, batch: int) -> None:
+        query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if query_id is None:
+            raise ServerError("Spark does not say which query this is")
+        named = {"transactionalId": f"spark-{query_id}", **options, "transactionSequence": str(batch)}
+        frame.write.format("lanner").options(**named).mode("append").save()
+
+    return write

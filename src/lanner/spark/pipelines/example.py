@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Final
 
-NAMES: Final = ("example", "dead-letters")
+NAMES: Final = ("example", "dead-letters", "report")
 
 
 def example_text(name: str = "example") -> str:

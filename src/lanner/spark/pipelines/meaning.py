@@ -54,6 +54,7 @@ class _Meaning:
         for name, query in self._pipeline.queries.items():
             yield from self._query(("queries", name), name, query)
         yield from self._checkpoints()
+        yield from self._transactions()
 
     def _at(self, path: Path, what: str) -> Mistake:
         return Mistake(self._document.line(path), what)
@@ -155,6 +156,8 @@ class _Meaning:
             yield self._at((*path, "format"), f"say where the {sink.format} files go with path")
         if sink.partition_by and (sink.topic is not None or sink.console or sink.memory is not None):
             yield self._at((*path, "partition_by"), "partition_by is for files")
+        if sink.transactional_id is not None and sink.topic is None:
+            yield self._at((*path, "transactional_id"), "transactional_id is for topics")
 
     def _checkpoints(self) -> Iterator[Mistake]:
         """No two queries may share one: each would go on from the other's progress."""
@@ -165,6 +168,24 @@ class _Meaning:
             if place in first and name in self._pipeline.queries:
                 yield self._at(("queries", name, "checkpoint"), f"{first[place]} has the same checkpoint: {place}")
             first.setdefault(place, name)
+
+    def _transactions(self) -> Iterator[Mistake]:
+        """No two sinks may share one: the brokers would take the batches of one for repeats of the other's."""
+        sinks: list[tuple[Path, Sink]] = [
+            (("sources", name, "decode", "invalid"), source.decode.invalid)
+            for name, source in self._pipeline.sources.items()
+            if source.decode is not None
+        ]
+        sinks += [(("queries", name, "sink"), query.sink) for name, query in self._pipeline.queries.items()]
+        first: dict[str, Path] = {}
+        for path, sink in sinks:
+            given = sink.transactional_id
+            if given is None:
+                continue
+            if given in first:
+                other = ".".join(map(str, first[given]))
+                yield self._at((*path, "transactional_id"), f"{other} has the same transactional_id: {given}")
+            first.setdefault(given, path)
 
     def _value(self, path: Path) -> Any:
         value = self._document.value

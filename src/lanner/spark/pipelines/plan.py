@@ -18,6 +18,7 @@ Options = dict[str, str | int | float | bool]
 
 class Sink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
+    transactional_id: str | None = None
     parquet: str | None = None
     format: str | None = None
     path: str | None = None
@@ -101,6 +102,12 @@ def invalid_query(source: str) -> str:
 def pipeline_of(value: Any) -> Pipeline:
     """The pipeline in a document that was checked."""
     return msgspec.convert(value, Pipeline)
+
+
+def is_duration(text: str) -> bool:
+    """Whether it is a number and a unit, such as 5 minutes."""
+    found = _DURATION.fullmatch(text.strip())
+    return found is not None and found[2] in _UNITS_MS
 
 
 def duration_ms(text: str) -> int:

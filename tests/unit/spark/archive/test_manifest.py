@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
@@ -62,9 +64,31 @@ def test_bytes_that_are_cut_or_changed_are_told_as_damage() -> None:
 
 
 def test_a_later_format_is_refused_and_not_called_damaged() -> None:
-    data = manifests.encode(Manifest()).replace(b'"format":1', b'"format":2')
+    data = manifests.encode(Manifest()).replace(b'"format":2', b'"format":3')
     with pytest.raises(ConflictError, match="use a newer release"):
         manifests.decode(data, "here")
+
+
+def test_a_manifest_of_the_first_format_is_read_and_its_files_have_no_times() -> None:
+    named = b'{"path":"a","topic":"t","partition":0,"offsets":[[0,1]],"rows":1,"size":9,"sha256":"00"}'
+    body = b'{"version":3,"files":[%s]}' % named
+    data = b'{"format":1,"sha256":"%s","manifest":%s}' % (hashlib.sha256(body).hexdigest().encode(), body)
+    found = manifests.decode(data, "here")
+    assert [(one.path, one.times) for one in found.files] == [("a", False)]
+    assert b'"format":2' in manifests.encode(found)
+
+
+def test_a_file_that_no_version_names_is_a_stray_goes_after_the_grace_time_and_is_none_once_it_is_written_anew() -> (
+    None
+):
+    before = stepped(Manifest(), 0, 10, file(0, 10))
+    stray = file(10, 20).path
+    assert manifests.strays(before, [file(0, 10).path, stray]) == [stray]
+    noticed = manifests.noticed(before, [stray], 5_000)
+    assert manifests.strays(noticed, [stray]) == []
+    assert manifests.due(noticed, 5_999, 1_000) == []
+    assert manifests.due(noticed, 6_000, 1_000) == [stray]
+    assert manifests.due(stepped(noticed, 10, 20, file(10, 20)), 6_000, 1_000) == []
 
 
 def test_merged_files_stay_for_their_grace_time_and_are_then_forgotten() -> None:

@@ -156,6 +156,15 @@ def test_two_queries_with_one_checkpoint_are_a_mistake() -> None:
     assert mistakes(text) == [(33, "totals has the same checkpoint: ./checkpoints/totals")]
 
 
+def test_a_transactional_id_belongs_to_one_topic() -> None:
+    text = GOOD.replace("topic: orders-invalid", "topic: orders-invalid\n        transactional_id: shop", 1)
+    more = "  more:\n    sql: select * from orders\n    sink: {topic: x, transactional_id: %s}\n"
+    assert mistakes(text + more % "other") == []
+    assert mistakes(text + more % "shop") == [(33, "sources.orders.decode.invalid has the same transactional_id: shop")]
+    files = GOOD.replace("parquet: ./totals", "parquet: ./totals\n      transactional_id: shop")
+    assert mistakes(files) == [(28, "transactional_id is for topics")]
+
+
 @pytest.mark.parametrize("name", example.NAMES)
 def test_the_examples_that_are_shipped_have_no_mistakes(name: str) -> None:
     assert mistakes(example.example_text(name)) == []
