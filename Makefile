@@ -22,7 +22,7 @@ ONLY  ?=
 LOOPS ?= 50
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format sim bench bench-spark chaos clean
+.PHONY: help setup run test check format sim bench bench-spark bench-spark-kafka chaos clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
@@ -75,11 +75,15 @@ sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; NODES=1
 bench: $(COMPLETE)  ## measure, each figure beside its floor; ONLY=name[,name] runs a part
 	@$(BIN)/python -m bench.main $(if $(ONLY),--only $(ONLY))
 
-bench-spark: $(COMPLETE)  ## what Spark reads from a broker, beside the same rows from memory; latency to a foreachBatch
+bench-spark: $(COMPLETE)  ## what Spark reads and writes, beside the same rows from memory; latency to a foreachBatch; memory of workers
 	@$(BIN)/python -m bench.spark
 
-chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers
+bench-spark-kafka: $(COMPLETE)  ## the same beside Spark's own Kafka connector and a Kafka broker, which Maven gets; else it is skipped
+	@$(BIN)/python -m bench.spark_kafka
+
+chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers, 5,000,000 messages archived
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
+	$(BIN)/python -m pytest tests/acceptance/test_archive.py -p no:xdist --chaos --durations=0
 
 clean:  ## remove .venv and caches (never data)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

@@ -12,7 +12,8 @@ from tests import bound
 
 pytest_runtest_protocol = bound.pytest_runtest_protocol
 
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark-conf")))  # the programs that tests start, too
+# For the programs that tests start, too.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark-conf")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

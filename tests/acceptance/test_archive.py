@@ -1,4 +1,7 @@
-"""Topics go into an archive and are judged there, with a real Spark and a real broker."""
+"""Topics go into an archive and are judged there, with a real Spark and a real broker.
+
+The topic of most tests has 200,000 messages; with `--chaos`, 5,000,000.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from lanner.testing.process import BrokerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-TOTAL = 200_000
+SHORT, LONG = 200_000, 5_000_000
 PARTITIONS = 6
 CALL = 1_000
 LANNER = [sys.executable, "-m", "lanner.cli"]
@@ -91,20 +94,31 @@ def judged(spark: SparkSession, broker: BrokerProcess, path: Path | str, **optio
 
 
 @pytest.fixture(scope="module")
+def total(request: pytest.FixtureRequest) -> int:
+    """How many messages there are."""
+    return LONG if request.config.getoption("--chaos") else SHORT
+
+
+@pytest.fixture(scope="module")
 def archive(
-    spark: SparkSession, broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    broker: BrokerProcess,
+    queue: lanner.sync.Queue,
+    tmp_path_factory: pytest.TempPathFactory,
+    total: int,
 ) -> Path:
-    """200,000 messages, archived in steps while half of them are being published."""
+    """All messages, archived in steps while half of them are being published."""
+    step = total // 10 if total == SHORT else total // 40
     path = tmp_path_factory.mktemp("archives") / "with a space"
     queue.admin.create_topic("orders", partitions=PARTITIONS)
-    publish(queue, "orders", 0, TOTAL // 2)
-    meanwhile = threading.Thread(target=publish, args=(queue, "orders", TOTAL // 2, TOTAL // 2))
+    publish(queue, "orders", 0, total // 2)
+    meanwhile = threading.Thread(target=publish, args=(queue, "orders", total // 2, total // 2))
     meanwhile.start()
-    during = archived(spark, broker, path, "orders", step_messages=20_000)
+    during = archived(spark, broker, path, "orders", step_messages=step)
     meanwhile.join()
-    assert during.messages >= TOTAL // 2
-    after = archived(spark, broker, path, "orders", step_messages=20_000, group="archive")
-    assert during.messages + after.messages == TOTAL
+    assert during.messages >= total // 2
+    after = archived(spark, broker, path, "orders", step_messages=step, group="archive")
+    assert during.messages + after.messages == total
     assert after.lag == 0
     return path
 
@@ -116,32 +130,36 @@ def copy(archive: Path, tmp_path: Path) -> Path:
 
 
 def test_an_archive_made_while_its_topic_is_published_is_complete(
-    spark: SparkSession, broker: BrokerProcess, archive: Path
+    spark: SparkSession, broker: BrokerProcess, archive: Path, total: int
 ) -> None:
     verdict = judged(spark, broker, archive)
     assert verdict.is_clean
-    assert sum(one.messages for one in verdict.partitions) == TOTAL
-    assert sum(one.compared for one in verdict.partitions) == TOTAL
+    assert sum(one.messages for one in verdict.partitions) == total
+    assert sum(one.compared for one in verdict.partitions) == total
     assert len(verdict.partitions) == PARTITIONS
     assert parquet_files(archive) == {one.path for one in manifest_of(archive).files}
     assert not list((archive / "_lanner").glob("staging*"))
 
 
-def test_an_archive_reads_as_its_topic_does(spark: SparkSession, broker: BrokerProcess, archive: Path) -> None:
+def test_an_archive_reads_as_its_topic_does(
+    spark: SparkSession, broker: BrokerProcess, archive: Path, total: int
+) -> None:
     read = spark.read.format("lanner").option("servers", broker.native).option("subscribe", "orders")
     topic = read.option("includeHeaders", True).option("includeMetadata", True).load().drop("flags")
     frame = lanner.spark.read_archive(spark, str(archive), "orders")
     assert frame.schema == topic.schema
-    assert frame.count() == TOTAL
+    assert frame.count() == total
     assert frame.exceptAll(topic).count() == 0
     with pytest.raises(NotFoundError, match="has no topic 'refunds'; it has orders"):
         lanner.spark.read_archive(spark, str(archive), "refunds")
 
 
-def test_the_progress_is_told_to_the_brokers_under_the_group(queue: lanner.sync.Queue, archive: Path) -> None:
+def test_the_progress_is_told_to_the_brokers_under_the_group(
+    queue: lanner.sync.Queue, archive: Path, total: int
+) -> None:
     described = queue.admin.group("orders", "archive")
     assert sum(one.lag for one in described.partitions) == 0
-    assert sum(one.offset for one in described.partitions) == TOTAL
+    assert sum(one.offset for one in described.partitions) == total
 
 
 def test_exactly_the_offsets_of_a_damaged_and_of_a_removed_file_are_named(
@@ -259,7 +277,7 @@ def test_a_step_that_was_cut_off_is_done_again_and_overwrites_its_own_files(
 
 
 def test_small_files_are_merged_and_the_old_ones_go_after_their_grace_time(
-    spark: SparkSession, broker: BrokerProcess, copy: Path
+    spark: SparkSession, broker: BrokerProcess, copy: Path, total: int
 ) -> None:
     before = manifest_of(copy)
     now = [1_000_000.0]
@@ -272,8 +290,8 @@ def test_small_files_are_merged_and_the_old_ones_go_after_their_grace_time(
     assert (done.merged, done.left, done.deleted) == (len(before.files), 0, 0)
     after = manifest_of(copy)
     assert len(after.files) == done.made < len(before.files)
-    assert lanner.spark.read_archive(spark, str(copy), version=before.version).count() == TOTAL
-    assert lanner.spark.read_archive(spark, str(copy)).count() == TOTAL
+    assert lanner.spark.read_archive(spark, str(copy), version=before.version).count() == total
+    assert lanner.spark.read_archive(spark, str(copy)).count() == total
     assert judged(spark, broker, copy).is_clean
     now[0] += 59
     assert compact().deleted == 0
@@ -408,13 +426,13 @@ def test_the_commands_tell_programs_what_they_found_and_by_their_exit_code(
 
 
 def test_a_replay_gives_the_same_messages_in_the_same_partitions_and_order(
-    spark: SparkSession, broker: BrokerProcess, archive: Path
+    spark: SparkSession, broker: BrokerProcess, archive: Path, total: int
 ) -> None:
     done = replay(spark, Source(broker.native, "orders", str(archive)), broker.native, "orders-again")
-    assert (done.messages, done.partitions_kept) == (TOTAL, True)
+    assert (done.messages, done.partitions_kept) == (total, True)
     found = audit_topics(spark, Side(broker.native, "orders"), Side(broker.native, "orders-again"))
     assert all(one.is_clean and one.order_compared for one in found), found
-    assert sum(one.messages for one in found) == TOTAL
+    assert sum(one.messages for one in found) == total
 
 
 def test_a_replay_of_a_part_of_a_topic_goes_by_offsets_and_by_a_condition(
