@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import bound
 
@@ -14,6 +15,31 @@ pytest_runtest_protocol = bound.pytest_runtest_protocol
 
 # For the programs that tests start, too.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark-conf")))
+
+# How fast a machine makes examples says nothing about the code.
+settings.register_profile("lanner", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lanner")
+
+# The tests of the pure rooms, which `make test` runs with the tracer that measures their coverage.
+COVERED = {
+    "batch",
+    "cluster",
+    "ledger",
+    "partition",
+    "raft",
+    "wire",
+    "test_errors.py",
+    "test_limits.py",
+    "test_model.py",
+}
+UNIT = Path(__file__).with_name("unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        inside = item.path.is_relative_to(UNIT) and item.path.relative_to(UNIT).parts[0] in COVERED
+        if inside and item.get_closest_marker("slow") is None:
+            item.add_marker("covered")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

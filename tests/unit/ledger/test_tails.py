@@ -103,7 +103,7 @@ def filled(size: int, count: int = 1) -> list[bytes]:
 
 
 @pytest.mark.parametrize("at", [400, 511, 512, 1_000])
-@pytest.mark.parametrize("payload_bytes", [8, 608])
+@pytest.mark.parametrize("payload_bytes", [8, pytest.param(608, marks=pytest.mark.slow)])
 def test_no_flipped_bit_of_a_whole_last_record_is_taken_for_a_tear(payload_bytes: int, at: int) -> None:
     """Records of about 100 and 700 bytes, wherever in a sector they begin."""
     journal = Journal(filled(payload_bytes), at=at)
@@ -112,6 +112,7 @@ def test_no_flipped_bit_of_a_whole_last_record_is_taken_for_a_tear(payload_bytes
     assert journal.start(journal.whole) == (4, 0)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_a_long_last_record_is_taken_for_a_tear() -> None:
     """20 KB. Only the judgement is made, in place, to have the time for every bit."""
     journal = Journal(filled(20_000))
