@@ -41,11 +41,11 @@ define install
 endef
 
 $(BROKER): $(PINS)
-	$(call install,.)
+	$(call install,.[server])
 	@touch $@
 
 $(COMPLETE): $(PINS)
-	$(call install,.[dev$(comma)spark])
+	$(call install,.[dev$(comma)server$(comma)spark])
 	@touch $(BROKER) $@
 
 setup: $(COMPLETE)  ## make .venv with everything: broker, tools, Spark
