@@ -80,6 +80,7 @@ bench-spark: $(COMPLETE)  ## what Spark reads from a broker, beside the same row
 
 chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
+	$(BIN)/python -m pytest tests/acceptance/test_spark_standalone.py tests/acceptance/test_spark_beyond_document.py -p no:xdist --chaos
 
 clean:  ## remove .venv and caches (never data)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

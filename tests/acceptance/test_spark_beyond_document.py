@@ -87,7 +87,7 @@ def test_the_commands_for_a_cluster_have_only_options_that_exist() -> None:
 @pytest.fixture
 def needs_connect(chaos: bool) -> None:
     if not chaos:
-        pytest.skip("the long form: make chaos")
+        pytest.skip("the long form: --chaos")
     for name in ("grpc", "grpc_status", "pandas"):
         pytest.importorskip(name, reason="pip install 'pyspark[connect]'")
 

@@ -1,4 +1,4 @@
-"""A pipeline file on a Spark master with two workers, over three brokers; in the long form it was begun on this machine.
+"""A pipeline file on a Spark master with two workers, over three brokers; the long form begins it on this machine.
 
 The executors' Python has nothing installed: what they run comes from the archive that `lanner pipeline package` made.
 """
