@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tarfile
@@ -120,7 +121,11 @@ def connect_server(folder: Path, environment: dict[str, str]) -> Iterator[str]:
     own = {**environment, "SPARK_LOG_DIR": str(folder), "SPARK_PID_DIR": str(folder)}
     with log.open("wb") as stream:
         server = subprocess.Popen(
-            [HOME / "sbin/start-connect-server.sh", *words], stdout=stream, stderr=stream, env=own
+            [HOME / "sbin/start-connect-server.sh", *words],
+            stdout=stream,
+            stderr=stream,
+            env=own,
+            start_new_session=True,
         )
     try:
         ends = time.monotonic() + 120
@@ -129,7 +134,7 @@ def connect_server(folder: Path, environment: dict[str, str]) -> Iterator[str]:
             time.sleep(0.1)
         yield f"sc://127.0.0.1:{port}"
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)  # the script does not pass it on to its Java
         server.wait(60)
 
 
