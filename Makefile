@@ -41,11 +41,11 @@ define install
 endef
 
 $(BROKER): $(PINS)
-	$(call install,.)
+	$(call install,.[server])
 	@touch $@
 
 $(COMPLETE): $(PINS)
-	$(call install,.[dev$(comma)spark])
+	$(call install,.[dev$(comma)server$(comma)spark])
 	@touch $(BROKER) $@
 
 setup: $(COMPLETE)  ## make .venv with everything: broker, tools, Spark
@@ -84,6 +84,7 @@ bench-spark-kafka: $(COMPLETE)  ## the same beside Spark's own Kafka connector a
 chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers, 5,000,000 messages archived
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
 	$(BIN)/python -m pytest tests/acceptance/test_archive.py -p no:xdist --chaos --durations=0
+	$(BIN)/python -m pytest tests/acceptance/test_spark_standalone.py tests/acceptance/test_spark_beyond_document.py -p no:xdist --chaos
 
 clean:  ## remove .venv and caches (never data)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

@@ -1,17 +1,21 @@
 """A broker inside this process: for tests, notebooks and programs that need a durable queue and no operations.
 
 The broker runs in a thread of its own, over the same code and the same sockets (on loopback, a free port) as one that
-stands alone; only the process is shared. The data directory is the broker's: nobody else may open it meanwhile.
+stands alone; only the process is shared. The data directory is the broker's: nobody else may open it meanwhile. It
+needs the extra `server`, which is asked for when a broker is started: the name `lanner.embedded` is there without it.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lanner import sync
-from lanner.broker.settings import BrokerSettings
-from lanner.server import Server
+from lanner.extras import need
+
+if TYPE_CHECKING:
+    from lanner.broker.settings import BrokerSettings
+    from lanner.server import Server
 
 LOOPBACK = "127.0.0.1:0"
 
@@ -22,6 +26,9 @@ def embedded(path: str | os.PathLike[str], *, client_name: str = "embedded", **s
     Further settings are those of a broker; its other doors stay shut unless they are given an address. Leaving the
     block stops the broker; what was acknowledged is on disk.
     """
+    need("server", "lanner.embedded")
+    from lanner.broker.settings import BrokerSettings
+
     chosen = {"http": "", "grpc": "", "native": LOOPBACK, **settings}
     thread = sync.LoopThread("lanner-broker")
     try:
@@ -48,6 +55,8 @@ def embedded(path: str | os.PathLike[str], *, client_name: str = "embedded", **s
 
 
 async def _started(settings: BrokerSettings) -> Server:
+    from lanner.server import Server
+
     server = Server(settings)
     await server.start()
     return server

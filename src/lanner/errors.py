@@ -386,6 +386,14 @@ class UnknownRecord(ServerError):
     code = 95
 
 
+class NotInstalled(LannerError):
+    """A package that this needs is not installed; the message says what to type."""
+
+    code = 97
+    http_status = 501
+    grpc_status = "UNIMPLEMENTED"
+
+
 def catalogue() -> dict[int, type[LannerError]]:
     """Every error by its wire code."""
     found: dict[int, type[LannerError]] = {}

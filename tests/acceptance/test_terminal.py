@@ -88,6 +88,7 @@ SHOWN = [
     Shown("pipeline validate ../shop.yaml", "is in order: 1 source, 2 queries"),
     Shown("pipeline status ../shop.yaml", "was never run here", code=1),
     Shown("pipeline run ../shop.yaml", "orders__invalid", runs_on=True),
+    Shown("pipeline package --without pyarrow", "--conf spark.archives=lanner-executors.tar.gz#lanner-packages"),
     Shown("topic delete orders", "Deleted orders", answers="y\n"),
     Shown("version", "lanner "),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,5 +75,7 @@ def test_the_client_comes_without_the_dependencies_of_a_broker(statement: str) -
     assert not {name for name in loaded if name.startswith(("lanner.broker", "lanner.storage", "lanner.api"))}
 
 
-def test_an_embedded_broker_that_is_not_used_for_http_comes_without_a_web_framework() -> None:
-    assert not modules_after("import lanner; lanner.embedded") & {"starlette", "uvicorn", "typer", "rich", "pyspark"}
+def test_an_embedded_broker_that_is_not_used_for_http_comes_without_a_web_framework(tmp_path: Path) -> None:
+    loaded = modules_after(f"import lanner\nwith lanner.embedded({str(tmp_path)!r}, disk_reserve_bytes=0): pass")
+    assert "lmdb" in loaded
+    assert not loaded & {"starlette", "uvicorn", "typer", "rich", "pyspark"}

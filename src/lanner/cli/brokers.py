@@ -57,6 +57,7 @@ def add(
     from lanner.cli.joining import Wish, run
 
     screen = Screen(as_json)
+    screen.need("server", "lanner broker add")
     wish = Wish(data, name, native, http, advertise, rack)
     screen.guard(lambda: asyncio.run(run(screen, servers, wish)))
 

@@ -63,6 +63,7 @@ def dev(
     import asyncio
 
     screen = Screen(as_json)
+    screen.need("server", "lanner dev")
 
     async def work() -> None:
         from lanner.cli.dev_folder import lock_folder, open_folder

@@ -1,4 +1,4 @@
-"""`lanner pipeline new|validate|run|status`: YAML files that Spark runs as streaming queries."""
+"""`lanner pipeline new|validate|run|status|package`: YAML files that Spark runs as streaming queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lanner.cli.options import AsJson
-from lanner.cli.screen import Screen, age_text, count_text
+from lanner.cli.screen import Screen, age_text, bytes_text, count_text
 from lanner.cli.sparking import MASTER_DEFAULT, Conf, Master, Package, need_spark, with_spark
 
 if TYPE_CHECKING:
@@ -181,6 +181,53 @@ def status(file: File, as_json: AsJson = False) -> None:
         )
     if not alive:
         raise typer.Exit(1)
+
+
+@app.command("package")
+def package(
+    file: Annotated[Path, typer.Argument(help="The archive to write.", metavar="FILE")] = Path(
+        "lanner-executors.tar.gz"
+    ),
+    python: Annotated[
+        str, typer.Option("--python", help="Python of the executors, such as 3.12.", show_default="as here")
+    ] = "",
+    platform: Annotated[
+        str, typer.Option("--platform", help="linux-x86_64 or linux-aarch64.", show_default="as here")
+    ] = "",
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="A package that executors have already; may be repeated.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make one archive of what Spark's executors need: the client, the Spark room and their packages.
+
+    Nothing of a broker is in it, nor Spark, which the cluster has. Executors of another platform or Python than this
+    machine's get the same versions, fetched with pip or uv.
+
+    \b
+    Example: lanner pipeline package
+    Example: lanner pipeline package --platform linux-aarch64 --without pyarrow
+    """
+    screen = Screen(as_json)
+    need_spark(screen)
+    from lanner.cli import packaging
+    from lanner.cli.progress import Bar
+
+    with Bar(screen, "looking") as bar:
+        made = screen.guard(
+            lambda: packaging.package(file, packaging.target_of(python, platform), without or (), bar.tell)
+        )
+    if as_json:
+        told = {"file": made.file, "bytes": made.size, **made.target._asdict()}
+        screen.document({**told, "packages": made.packages, "settings": made.settings})
+        return
+    names = ", ".join(f"{name} {version}" for name, version in made.packages.items())
+    typer.echo(
+        f"Wrote {made.file} ({bytes_text(made.size)}), for Python {made.target.python} on {made.target.platform}."
+    )
+    typer.echo(f"In it: {names}. To use it:")
+    for name, value in made.settings.items():
+        typer.secho(f"  --conf {name}={value}", fg=typer.colors.CYAN)
 
 
 def _plain(one: QueryStatus) -> dict[str, Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def run(screen: Screen, data: str, accept_loss: bool) -> None:
+    screen.need("server", "lanner broker repair")
     from lanner.repair import repair
 
     done = screen.guard(lambda: repair(data, accept_loss=accept_loss))

@@ -100,6 +100,12 @@ class Screen:
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
+    def need(self, extra: str, what: str) -> None:
+        """End with what to type where an extra that a command stands on is not installed."""
+        from lanner.extras import need
+
+        self.guard(lambda: need(extra, what))
+
     def with_queue(self, servers: str, work: Callable[[Queue], Awaitable[Result]]) -> Result:
         """Run something over a connection to the brokers."""
         from lanner.client import connect

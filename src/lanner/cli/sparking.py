@@ -8,7 +8,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -35,10 +34,7 @@ _LOG_TAIL_BYTES: Final = 4_000
 
 def need_spark(screen: Screen) -> None:
     """End with the way to install it where Spark is not installed."""
-    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "yaml")):
-        screen.fail(
-            "this command needs Spark: pip install 'lanner[spark]', or make setup in a checkout", kind="NotInstalled"
-        )
+    screen.need("spark", "this command")
 
 
 def with_spark(

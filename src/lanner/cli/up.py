@@ -167,6 +167,8 @@ def _blamed(context: typer.Context, error: ValidationError) -> ValidationError:
 
 
 def _run(context: typer.Context, screen: Screen, grpc: str, **given: Any) -> None:
+    screen.need("server", "lanner up")
+
     def work() -> LannerError | None:
         import logging
 

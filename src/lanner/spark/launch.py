@@ -9,10 +9,12 @@ its Java starts is the running one.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -67,13 +69,23 @@ def register(spark: SparkSession) -> None:
     watch(spark)
 
 
+def _package_folders() -> list[str]:
+    """Where this interpreter finds lanner, Spark and Arrow."""
+    found = (importlib.util.find_spec(name) for name in ("lanner", "pyspark", "pyarrow"))
+    return [str(Path(spec.origin).parent.parent) for spec in found if spec is not None and spec.origin]
+
+
 def prepare(environment: MutableMapping[str, str], *, local: bool = True) -> None:
     """Set what Spark reads from the environment and nobody has set.
 
     Workers must be of the running interpreter, or they would not find lanner; on one machine Spark binds to loopback
-    instead of what the host name happens to resolve to.
+    instead of what the host name happens to resolve to. Where the workers of a cluster have another Python, this side
+    plans with that one as well: it is told where this one finds its packages. Executors are not.
     """
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    if environment["PYSPARK_PYTHON"] != sys.executable:
+        given = environment.get("PYTHONPATH", "").split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, given), *_package_folders()]))
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if local:
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

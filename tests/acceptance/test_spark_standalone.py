@@ -1,0 +1,187 @@
+"""A pipeline file on a Spark master with two workers, over three brokers; the long form begins it on this machine.
+
+The executors' Python has nothing installed: what they run comes from the archive that `lanner pipeline package` made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
+
+import pyspark
+from pyarrow import parquet
+
+import lanner
+from lanner.spark import prepare
+from lanner.testing.cluster_process import ClusterProcess
+from lanner.testing.process import free_port
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LANNER = [sys.executable, "-m", "lanner.cli"]
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+PARTITIONS = 3
+
+PIPELINE = """\
+name: beyond
+servers: {servers}
+sources:
+  orders: {{topic: orders}}
+queries:
+  places:
+    python: places.py:places
+    sink: {{parquet: ./places}}
+    trigger: {{available_now: true}}
+    restart: {{limit: 0}}
+  alerts:
+    sql: select value, 9 as priority from orders where offset % 100 = 0
+    sink: {{topic: alerts}}
+    trigger: {{available_now: true}}
+    restart: {{limit: 0}}
+"""
+PLACES = """\
+from pyspark.sql.functions import udf
+
+
+def place(_):
+    import importlib.util, json, os, sys
+    import lanner, lanner.spark, pyarrow
+
+    names = ("lmdb", "starlette", "uvicorn", "lanner.broker")
+    return json.dumps({
+        "folder": os.getcwd(),
+        "python": sys.prefix,
+        "lanner": lanner.__file__,
+        "pyarrow": pyarrow.__file__,
+        "broker": [name for name in names if importlib.util.find_spec(name)],
+    })
+
+
+def places(spark, sources):
+    placed = udf(place, "string", useArrow=False)  # with Arrow Spark would ask for pandas
+    return sources["orders"].select("partition", "offset", placed("value").alias("place"))
+"""
+
+
+@contextmanager
+def standalone(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, list[Path]]]:
+    """A master and two workers of one core each; its address, and where the workers keep what executors have."""
+    master = f"spark://127.0.0.1:{free_port()}"
+    places = [folder / "worker-1", folder / "worker-2"]
+    with ExitStack() as running:
+        port = master.rpartition(":")[2]
+        words = ["master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"]
+        log = running.enter_context(daemon(folder / "master.log", words, environment))
+        until(log, "New state: ALIVE", 1)
+        for number, place in enumerate(places, 1):
+            words = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            words += ["--work-dir", str(place), master]
+            running.enter_context(daemon(folder / f"worker-{number}.log", words, environment))
+        until(log, "Registering worker", 2)
+        yield master, places
+
+
+@contextmanager
+def daemon(log: Path, words: Sequence[str], environment: dict[str, str]) -> Iterator[Path]:
+    command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{words[0]}", *words[1:]]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment)
+    try:
+        yield log
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def until(log: Path, text: str, count: int) -> None:
+    ends = time.monotonic() + 90
+    while log.read_text(errors="replace").count(text) < count:
+        assert time.monotonic() < ends, log.read_text(errors="replace")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A Python without any package."""
+    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
+    return tmp_path / "bare"
+
+
+def places(file: Path) -> list[dict[str, Any]]:
+    """What the pipeline wrote: the rows, with where they were made."""
+    rows = parquet.read_table(file.parent / "places").to_pylist()
+    return [{**row, **json.loads(row["place"])} for row in rows]
+
+
+def values(queue: lanner.sync.Queue, topic: str) -> list[bytes]:
+    with queue.reader(topic, until_end=True) as reader:
+        return sorted(message.value for message in reader)
+
+
+def publish(queue: lanner.sync.Queue, first: int, count: int) -> None:
+    for partition in range(PARTITIONS):
+        queue.publish_many("orders", [b"%d/%d" % (partition, first + n) for n in range(count)], partition=partition)
+
+
+def run(file: Path, environment: dict[str, str], *words: str) -> None:
+    command = [*LANNER, "pipeline", "run", str(file), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=file.parent, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_pipeline_runs_on_a_master_with_two_workers_that_have_only_the_package(
+    bare: Path, tmp_path: Path, chaos: bool
+) -> None:
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    prepare(own)
+    there = {**own, "PYSPARK_PYTHON": str(bare / "bin" / "python"), "SPARK_DAEMON_MEMORY": "256m"}
+    file = tmp_path / "beyond.yaml"
+    (tmp_path / "places.py").write_text(PLACES)
+    packaging = subprocess.Popen([*LANNER, "pipeline", "package", "--json"], stdout=subprocess.PIPE, cwd=tmp_path)
+    with (
+        packaging,
+        ClusterProcess(tmp_path / "brokers") as cluster,
+        lanner.sync.connect(cluster.address) as queue,
+        standalone(tmp_path, there) as (master, workers),
+    ):
+        queue.admin.create_topic("orders", partitions=PARTITIONS, replication=3)
+        queue.admin.create_topic("alerts", partitions=1)
+        cluster.until(lambda: len(set(cluster.leaders("orders")) - {0}) == 3, 30, "one broker leads two partitions")
+        file.write_text(PIPELINE.format(servers=cluster.address))
+        publish(queue, 0, 500)
+        if chaos:  # the long form: it begins on this machine, and goes on there from its checkpoints
+            run(file, own)
+            assert {row["lanner"] for row in places(file)} == {lanner.__file__}
+        first = 500 if chaos else 0
+        publish(queue, 500, 700)
+        made = json.loads(packaging.communicate()[0])
+        settings = [f"--conf={name}={value}" for name, value in made["settings"].items()]
+        run(file, there, "--master", master, *settings, "--conf=spark.executor.memory=600m")
+        rows = places(file)
+        assert sorted((row["partition"], row["offset"]) for row in rows) == [
+            (partition, offset) for partition in range(PARTITIONS) for offset in range(1_200)
+        ]
+        later = [row for row in rows if row["offset"] >= first]
+        folders = {Path(row["folder"]) for row in later}
+        assert {worker for worker in workers for folder in folders if worker in folder.parents} == set(workers)
+        assert {row["python"] for row in later} == {str(bare)}
+        assert {Path(row[name]) for row in later for name in ("lanner", "pyarrow")} == {
+            folder / "lanner-packages" / name / "__init__.py" for folder in folders for name in ("lanner", "pyarrow")
+        }
+        assert {name for row in later for name in row["broker"]} == set()
+        assert values(queue, "alerts") == sorted(
+            b"%d/%d" % (partition, offset) for partition in range(PARTITIONS) for offset in range(0, 1_200, 100)
+        )
