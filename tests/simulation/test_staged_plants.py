@@ -28,7 +28,7 @@ RECORDED_OF_CLUSTERS = {  # and of several: what only they can have, and what a 
     "older-metadata-acted-on": 2,
     "outcome-lost": 2,
     "one-vote-short": 2,
-    "stages-not-saved": 8,
+    "stages-not-saved": 20,
 }
 
 
