@@ -148,6 +148,7 @@ class ClusterBroker(SimBroker):
         self._ticks = 0
         self._hurried = False
         self._lines: tuple[tuple[int, int], list[str]] = ((0, 0), [])
+        self._peers: list[str] = []  # to whom there were lines at the last look
 
     @property
     def opened(self) -> bool:
@@ -166,7 +167,7 @@ class ClusterBroker(SimBroker):
         self.commits = []
         self.heard_ms, self._silent, self._slow, self.gossip, self._lives = {}, set(), set(), {}, {}
         self.hung = False
-        self.others, self._lines = Acquaintances(), ((0, 0), [])
+        self.others, self._lines, self._peers = Acquaintances(), ((0, 0), []), []
         self.pace = Pace(lambda: self.world.clock.elapsed_ms)
         self.leader_clock = LeaderClock(self.own_clock.now_ms, lambda: self.world.clock.elapsed_ms)
         ledger = Ledger.recover(
@@ -300,6 +301,18 @@ class ClusterBroker(SimBroker):
             self._lines = now, [node_id for node_id in known if node_id != self.node_id]
         return self._lines[1]
 
+    def _drop_lines(self) -> None:
+        """A broker that does not belong to the cluster any more is silent from now on, as `Peers.know` has it."""
+        known = self.acquaintances()
+        if known is self._peers:
+            return
+        gone, self._peers = [one for one in self._peers if one not in known], known
+        for node_id in gone:
+            self.heard_ms.pop(node_id, None)
+            self._silent.discard(node_id)
+            self.gossip = {set_id: heard for set_id, heard in self.gossip.items() if heard[1] != node_id}
+            self.steward.peer_silent(node_id)
+
     def _background(self, name: str) -> Callable[[], None]:
         def act() -> None:
             if self.hung:
@@ -330,6 +343,7 @@ class ClusterBroker(SimBroker):
     def work(self) -> None:
         """Let everything that may have come of the latest event take its course."""
         self.steward.follow()
+        self._drop_lines()
         self._watch_all()
         if self.world.staged:
             self.tries.follow(self.leader_ms())
