@@ -81,10 +81,11 @@ bench-spark: $(COMPLETE)  ## what Spark reads and writes, beside the same rows f
 bench-spark-kafka: $(COMPLETE)  ## the same beside Spark's own Kafka connector and a Kafka broker, which Maven gets; else it is skipped
 	@$(BIN)/python -m bench.spark_kafka
 
-chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, 5 minutes of kills among three brokers, 5,000,000 messages archived
+chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB through one partition, kills, 5,000,000 archived, Spark under fire
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
 	$(BIN)/python -m pytest tests/acceptance/test_archive.py -p no:xdist --chaos --durations=0
 	$(BIN)/python -m pytest tests/acceptance/test_spark_standalone.py tests/acceptance/test_spark_beyond_document.py -p no:xdist --chaos
+	$(BIN)/python -m pytest tests/acceptance/test_spark_under_fire.py -p no:xdist --chaos -s
 
 clean:  ## remove .venv and caches (never data)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
