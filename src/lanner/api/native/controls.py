@@ -3,7 +3,8 @@
 A control part is small as a rule, and may have a megabyte: a poll that carries ten thousand settles. One connection may
 have a thousand requests in hand, and polls wait for a minute, so what each connection may do says nothing about all of
 them together. A request counts from its arrival until it is answered. Beyond the budget it is refused, surely without
-effect; the large ones already at half of it, so that they never keep the small ones out.
+effect; the large ones already at half of it, so that they never keep the small ones out. Settles, commits and pings are
+counted and never refused: they wait for nobody, and they are what lets others go.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Final
 
 from lanner import limits
 from lanner.errors import Overloaded
+from lanner.wire.messages import Command
 
 log = logging.getLogger("lanner.net")
 
 SMALL_BYTES: Final = 4 * limits.KIB
 _RETRY_MS: Final = 100
+_NEVER_REFUSED: Final = frozenset({Command.PING, Command.SETTLE, Command.RELEASE, Command.COMMIT})
 
 
 class Controls:
@@ -28,10 +31,10 @@ class Controls:
         self.held_bytes = 0
         self._said = False
 
-    def take(self, size: int) -> None:
+    def take(self, command: Command, size: int) -> None:
         """One more is in hand; raises what refuses it."""
         held = self.held_bytes + size
-        if held > (self.bytes_max if size <= SMALL_BYTES else self.bytes_max // 2):
+        if held > (self.bytes_max if size <= SMALL_BYTES else self.bytes_max // 2) and command not in _NEVER_REFUSED:
             self._refuse(size)
         self.held_bytes = held
 

@@ -191,7 +191,7 @@ class _Session:
         if self._peer is not None and self._take(request):
             return
         try:
-            self._controls.take(request.control_bytes)
+            self._controls.take(request.command, request.control_bytes)
         except Overloaded as error:
             self._link.fail(request, error)
             return
