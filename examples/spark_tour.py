@@ -1,18 +1,20 @@
-"""The tour of docs/spark.md: from orders to a table of revenue, a topic of alerts, an archive and its audit.
+"""The tour of docs/spark.md: from orders to a table of revenue, alerts, an archive with its audit, a report.
 
 Start a broker with `lanner up`, then: python examples/spark_tour.py
-Tables, checkpoints and the archive go to ./tour. Another broker and another folder can be named:
+Tables, checkpoints, archive and report go to ./tour. Another broker and another folder can be named:
 python examples/spark_tour.py HOST:PORT FOLDER
 """
 
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import lanner
 import lanner.spark
 from lanner.spark.archive.archiving import Archiver
 from lanner.spark.archive.auditing import audit_archive
+from lanner.spark.reports.reporting import report, source_frame, write
 
 servers = sys.argv[1] if len(sys.argv) > 1 else "localhost:7400"
 folder = sys.argv[2] if len(sys.argv) > 2 else "./tour"
@@ -73,5 +75,14 @@ lanner.spark.read_archive(spark, f"{folder}/archive").groupBy("topic").count().o
 for topic in audit_archive(spark, servers, f"{folder}/archive"):
     print(topic.topic, "is complete" if topic.is_clean else topic.as_json())
 
+made = report(
+    spark,
+    source_frame(spark, servers, "orders", f"{folder}/archive"),
+    "orders",
+    window_ms=None,
+    tell=lambda *_: None,
+)
+written = write(made, Path(folder, "report"))
+print(f"{written.page.name}: {made.total.messages} messages, {made.total.bytes} bytes")
 spark.stop()
 queue.close()
