@@ -7,6 +7,7 @@ import contextlib
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -129,6 +130,20 @@ async def test_a_receipt_says_where_the_message_went(queue: lanner.Queue) -> Non
         receipt.offset,
         receipt.timestamp_ms,
     )
+
+
+async def test_a_producer_sends_its_time_when_it_is_asked_to(queue: lanner.Queue) -> None:
+    before = time.time_ns() // 1_000_000
+    async with queue.producer(timestamps=True) as producer:
+        await producer.send("orders", b"timed")
+    await queue.publish("orders", b"without")
+    after = time.time_ns() // 1_000_000
+    async with queue.reader("orders", start="earliest", until_end=True) as reader:
+        found = {message.value: message.producer_timestamp_ms async for message in reader}
+    sent = found[b"timed"]
+    assert sent is not None
+    assert before - 1 <= sent <= after + 1
+    assert found[b"without"] is None
 
 
 async def test_many_messages_come_back_with_receipts_in_the_order_given(queue: lanner.Queue) -> None:

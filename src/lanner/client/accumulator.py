@@ -82,6 +82,7 @@ class Accumulator:
         timeout_ms: float = 30_000,
         codec: batch.Codec = batch.Codec.NONE,
         idempotent: bool = True,
+        stamp: Callable[[float], int] | None = None,
     ) -> None:
         self.linger_ms = linger_ms
         self.batch_bytes = batch_bytes
@@ -91,6 +92,7 @@ class Accumulator:
         self.timeout_ms = timeout_ms
         self.codec = codec
         self.idempotent = idempotent
+        self.stamp = stamp  # the wall clock at a moment of `now_ms`; None: messages carry no time
         self.identity: Identity | None = None
         self.buffered_bytes = 0
         self.parcels = 0  # whose fate is not known yet
@@ -250,10 +252,12 @@ class Accumulator:
         lane = parcel.lane
         identity = lane.identity if lane.sequenced else None
         sequence = -1 if identity is None else lane.sequence
+        times = None if self.stamp is None else [self.stamp(parcel.born_ms)] * len(parcel.values)
         parcel.data = batch.encode(
             parcel.values,
             keys=parcel.keys,
             headers=parcel.headers,
+            timestamps=times,
             priority=lane.priority,
             codec=self.codec,
             producer_id=0 if identity is None else identity.producer_id,

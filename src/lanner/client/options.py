@@ -74,6 +74,7 @@ class ProducerOptions(TypedDict, total=False):
     codec: str  # none, lz4 or zstd
     idempotent: bool  # without it what is repeated may be stored twice, so it is not repeated when in doubt
     timeout_ms: float | None  # for a message from `send` to its receipt
+    timestamps: bool  # send the time at which a batch was begun, for readers and `lanner report`
 
 
 class ConsumerOptions(TypedDict, total=False):

@@ -46,7 +46,7 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import PRIORITY_NORMAL, parse_priority
-from lanner.net.clock import now_ms
+from lanner.net.clock import now_ms, wall_ms_at
 from lanner.wire.messages import Command, Empty, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -91,6 +91,7 @@ class Producer:
         buffer_bytes_max: int = 32 * limits.MIB,
         codec: str = "none",
         idempotent: bool = True,
+        timestamps: bool = False,
         timeout_ms: float | None = None,
     ) -> None:
         if codec not in _CODECS:
@@ -111,6 +112,7 @@ class Producer:
             timeout_ms=brokers.timeout_ms if timeout_ms is None else timeout_ms,
             codec=_CODECS[codec],
             idempotent=idempotent,
+            stamp=wall_ms_at if timestamps else None,
         )
         self._linger_ms = linger_ms
         self._round: dict[tuple[str, int], Lane] = {}  # where messages without a key go at present

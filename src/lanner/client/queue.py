@@ -70,7 +70,7 @@ class Queue:
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer of its own, with its own batching. Close it, or use it as `async with`.
 
-        Options: linger_ms, batch_bytes, batch_messages, buffer_bytes_max, codec, idempotent, timeout_ms.
+        Options: linger_ms, batch_bytes, batch_messages, buffer_bytes_max, codec, idempotent, timeout_ms, timestamps.
         """
         self._brokers.check_open()
         producer = Producer(self._brokers, self._routing, **options)

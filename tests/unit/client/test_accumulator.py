@@ -562,3 +562,24 @@ def test_whatever_fails_each_message_is_stored_once_and_in_order_or_reported(see
     assert not refused & set(broker.log), "a message reported as refused was stored"
     assert set(confirmed) | unknown | refused == {b"%04d" % number for number in range(200)}
     assert held.buffered_bytes == 0
+
+
+def test_a_batch_carries_the_time_at_which_it_was_begun_also_when_it_is_sent_again() -> None:
+    held = accumulator(stamp=lambda moment_ms: 1_800_000_000_000 + int(moment_ms))
+    add(held, b"first", now_ms=5)
+    add(held, b"second", now_ms=9)
+    (parcel,) = take(held, now_ms=20)
+    assert parcel.data is not None
+    assert decode(parcel.data).timestamps() == [1_800_000_000_005] * 2
+    first = parcel.data
+    held.failed(parcel, ConnectionLost(), 30)
+    (again,) = take(held, now_ms=10_000)
+    assert again.data == first
+
+
+def test_messages_carry_no_time_unless_it_is_asked_for() -> None:
+    held = accumulator()
+    add(held, b"value")
+    (parcel,) = take(held)
+    assert parcel.data is not None
+    assert decode(parcel.data).timestamps() is None
