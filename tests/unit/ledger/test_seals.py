@@ -72,6 +72,7 @@ def test_rows_are_sealed_on_their_way_and_deletions_stay_deletions() -> None:
     table.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["a partition", "the table itself"])
 def test_every_flipped_bit_of_a_row_is_found_and_none_loads_as_another_state(disk: SimDisk, which: str) -> None:
     """Values, seals and keys; a partition's rows of every kind, then the journal's, the files' and the marker."""

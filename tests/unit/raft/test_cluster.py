@@ -76,6 +76,7 @@ def test_without_faults_a_set_elects_once_and_keeps_its_leader() -> None:
     assert len(cluster.witness.leaders) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_bug_is_caught_by_its_recorded_seed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change of the core moves the moment at which chance strikes; then another seed within the bound must do."""
