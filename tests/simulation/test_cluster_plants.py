@@ -21,7 +21,7 @@ RECORDED = {  # seeds of which at least one catches the planted bug
     "membership-changed-early": (25,),
     "wiped-voter-votes": (28, 11),
     "snapshot-forgets-membership": (0, 1, 2, 3),
-    "decision-before-noop": (9, 10),
+    "decision-before-noop": (0, 1),
     "snapshot-of-two-moments": (1,),
     "half-built-install": (0, 1, 2, 3, 5),
     "heartbeats-behind-disk": (4, 14, 18, 23),

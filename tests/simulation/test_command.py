@@ -26,6 +26,7 @@ def test_the_totals_name_the_source_that_ran(capsys: pytest.CaptureFixture[str],
     assert f"; source {source_digest()}" in capsys.readouterr().out
     before = source_digest()
     path = Path(simulator.__file__)
+    (tmp_path / "__init__.py").touch()
     changed = tmp_path / "simulator.py"
     changed.write_text(path.read_text() + "\n# one line more\n")
     package, lanner.__file__ = lanner.__file__, str(tmp_path / "__init__.py")

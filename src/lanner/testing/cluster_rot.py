@@ -34,6 +34,7 @@ from lanner.testing.sim_broker import Broken
 _PAUSE_MS: Final = 8_000
 _RETRY_MS: Final = 500
 _SCRUB_MS: Final = 3_000
+_RECORD_MS: Final = 6_000
 _ROW_MS: Final = 4_000
 _ROW_RETRY_MS: Final = 100
 _KINDS: Final = (b"m", b"e", b"b", b"s")
@@ -53,7 +54,7 @@ class Rot:
 
     def begin(self) -> None:
         if self._flips.random() < 0.6:
-            self.cluster.later(self._flips.randint(1, 20_000), self._rot_record)
+            self.cluster.later(self._flips.randint(1, _RECORD_MS), self._rot_record)
         self.cluster.later(self._decays.randint(1, _PAUSE_MS), self._rot_entry)
         if self._rows.random() < 0.5:
             self.cluster.later(self._rows.randint(1, _ROW_MS), self._rot_row)

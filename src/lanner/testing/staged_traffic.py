@@ -122,6 +122,7 @@ class StagedTraffic:
         self._incarnation = 0
         self._made = 0
         self._late: deque[Callable[[], None]] = deque(maxlen=_REMEMBERED)
+        self._again: list[Callable[[], None]] = []  # what was refused, and is to be asked again
         self._rounds: deque[_Begun] = deque(maxlen=4)  # the latest that have begun
         self._waiting: dict[int, Told] = {}
 
@@ -172,6 +173,9 @@ class StagedTraffic:
     def act(self) -> bool:
         """Let some writer go on, or something unforeseen happen; False: nobody could."""
         rng = self.rng
+        if self._again:
+            self._again.pop(0)()
+            return True
         chance = rng.random()
         if chance < 0.06 and self._late:
             self.counts["late_calls"] += 1
@@ -234,16 +238,22 @@ class StagedTraffic:
         now_ms = self._port.now_ms()
         command = encode_claim_transaction(transaction, owner, restart=restart, now_ms=now_ms)
 
+        def ask() -> None:
+            self._call(lambda again: self._port.change(command, again), told)
+
         def told(result: Any) -> None:
-            if result is LOST or isinstance(result, LannerError):
-                self._call(lambda again: self._port.change(command, again), told)
+            if result is LOST:
+                ask()
+                return
+            if isinstance(result, LannerError):  # who is refused asks later: the broker may be starting
+                self._again.append(ask)
                 return
             self.counts["claims"] += 1
             self.writers.append(self._writer(transaction, owner, result.latest + 1))
             if len(self.writers) > 8:
                 del self.writers[0]
 
-        self._call(lambda again: self._port.change(command, again), told)
+        ask()
 
     # ------------------------------------------------------------------ one writer
 
