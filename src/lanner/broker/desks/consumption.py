@@ -10,6 +10,7 @@ from lanner import limits
 from lanner.broker.desks.calls import (
     Delivered,
     Identity,
+    LeasedBatch,
     PollResult,
     SettleItem,
     SettleResult,
@@ -17,6 +18,7 @@ from lanner.broker.desks.calls import (
 from lanner.broker.desks.checks import check_number, check_poll, check_settle, check_start
 from lanner.broker.desks.desk import Desk
 from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, reply_bytes_max
+from lanner.broker.desks.leases import Leased
 from lanner.errors import NotLeader, ValidationError
 from lanner.model import check_name
 from lanner.partition import Poll, Release, Settle
@@ -64,25 +66,34 @@ class Consumption(Desk):
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             if leased:
-                # What was taken for good cannot be given back: the decision has seen to it that it fits.
-                room_bytes = FRAME_ROOM_BYTES if request.auto_ack else reply_bytes_max(max_bytes)
-                try:
-                    batches, left_out = await self._leases.read(leased, room_bytes)
-                    if left_out:
-                        await self._polling.put_back(request, left_out, call)
-                    dead = damaged_sets and await self._polling.bury_damaged(request, leased, batches, left_out)
-                    if dead and not batches:
-                        continue
-                    if auto_ack and not request.auto_ack:
-                        await self._polling.acknowledge(request, leased, batches)
-                except BaseException:
-                    self._polling.give_back(request, leased, call)
-                    raise
-                return PollResult(batches, limited, self._polling.best_lane(replicas, group), call)
+                batches, dead = await self._read(request, leased, call, auto_ack)
+                if batches or not dead:
+                    return PollResult(batches, limited, self._polling.best_lane(replicas, group), call)
+                continue
             left = deadline - self._loop.time()
             if left <= 0 or self._draining:
                 return PollResult((), limited, self._polling.best_lane(replicas, group))
             await self._questions.news([replica for _, replica in replicas], left)
+
+    async def _read(
+        self, request: Poll, leased: list[Leased], call: int, auto_ack: bool
+    ) -> tuple[list[LeasedBatch], int]:
+        """The batches of a poll's leases, as far as they fit, and how many messages are dead because of damage."""
+        # What was taken for good cannot be given back: the decision has seen to it that it fits.
+        room_bytes = FRAME_ROOM_BYTES if request.auto_ack else reply_bytes_max(request.max_bytes)
+        try:
+            batches, left_out = await self._leases.read(leased, room_bytes)
+            if left_out:
+                await self._polling.put_back(request, left_out, call)
+            dead = 0
+            if self._node.engine.damages.sets:
+                dead = await self._polling.bury_damaged(request, leased, batches, left_out)
+            if auto_ack and not request.auto_ack and batches:
+                await self._polling.acknowledge(request, leased, batches)
+        except BaseException:
+            self._polling.give_back(request, leased, call)
+            raise
+        return batches, dead
 
     async def glance(
         self,
