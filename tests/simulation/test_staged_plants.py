@@ -25,7 +25,7 @@ RECORDED = {  # a seed of one broker that catches each
 }
 
 RECORDED_OF_CLUSTERS = {  # and of several: what only they can have, and what a failover or a snapshot brings to light
-    "older-metadata-acted-on": 2,
+    "older-metadata-acted-on": 20,
     "outcome-lost": 2,
     "one-vote-short": 2,
     "stages-not-saved": 20,

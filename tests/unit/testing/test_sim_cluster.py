@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, encode_rebalance
 from lanner.testing.clock import START_MS, SimClock
 from lanner.testing.cluster_broker import BrokerClock, ClusterBroker
+from lanner.testing.cluster_rot import rows_of
 from lanner.testing.cluster_simulation import ClusterSimulation, simulate_cluster
 from lanner.testing.cluster_troubles import Troubles
 from lanner.testing.disk import PowerLost
@@ -230,3 +233,51 @@ def test_a_broker_whose_last_record_is_flipped_refuses_to_start_and_is_replaced_
 def test_a_broker_that_cuts_a_flipped_record_is_caught() -> None:
     with planted("damaged-tail-cut"), pytest.raises(Broken, match="damage accepted"):
         rotten()
+
+
+def test_a_replaced_founder_is_silent_at_once_so_that_what_it_led_is_led_by_others() -> None:
+    """Its successor registers before anybody would have missed it; sets that rest would wait for it for ever."""
+    simulation = ClusterSimulation(1)
+    cluster = simulation.cluster
+    cluster.run_until(simulation._founded, 20_000, "no founding")
+    simulation._make_topics()
+    cluster.run_for(5_000)
+    simulation._replace_founders()
+    assert cluster.counts["founders_replaced"] == 5
+    assert not {one.node_id for one in cluster.founders} & cluster.members().keys()
+    assert simulation._all_led()
+
+
+def spoiled() -> tuple[ClusterSimulation, Callable[[], int]]:
+    """A cluster in which a row of one copy of a partition is flipped; how much its id has grown since."""
+    simulation = ClusterSimulation(4)
+    cluster = simulation.cluster
+    cluster.run_until(simulation._founded, 20_000, "no founding")
+    simulation._make_topics()
+    cluster.later(1, simulation._act)
+    cluster.run_for(5_000)
+    set_id = next(iter(cluster.traffic.settings))
+    broker = next(one for one in cluster.brokers.values() if rows_of(one.disk, set_id))
+
+    def replica_id() -> int:
+        found = simulation._metadata().sets[set_id].replica_on(broker.node_id)
+        assert found is not None
+        return found.replica_id
+
+    before = replica_id()
+    simulation.troubles.rot.rot_row(broker, set_id)
+    return simulation, lambda: replica_id() - before
+
+
+def test_a_copy_of_which_a_row_is_flipped_is_closed_and_replaced() -> None:
+    simulation, newer = spoiled()
+    cluster = simulation.cluster
+    assert cluster.counts["rotten_rows"] == 1
+    assert simulation.troubles.is_damaged()
+    cluster.run_until(simulation._mended, 60_000, "it is not replaced")
+    assert newer() > 0, "under a new id"
+
+
+def test_a_broker_that_ignores_the_checksums_of_rows_is_caught() -> None:
+    with planted("row-checksum-ignored"), pytest.raises(Broken, match="damage accepted"):
+        spoiled()
