@@ -47,7 +47,7 @@ from lanner.ledger.records import (
     offset_of,
     position_at,
 )
-from lanner.ledger.replay import Replayed, replay
+from lanner.ledger.replay import Replayed, create_again, replay
 from lanner.ledger.rewriting import Rewrite
 from lanner.ledger.rows import (
     FORMAT_KEY,
@@ -166,12 +166,14 @@ class Ledger:
         journal.position = replayed.position
         journal.next_file = max([journal.next_file, *(file_id + 1 for file_id in present)])
         self._written_bytes = replayed.bytes
-        writable = {file_of(replayed.position)}
+        writable: set[int] = set()
         current = replayed.headers.get(file_of(replayed.position))
-        if current is not None:
-            journal.segment = Segment(current.file_id, current.size, current.salt, offset_of(replayed.position))
-        if replayed.spare:
-            spare = replayed.headers[replayed.spare[0]]
+        offset = offset_of(replayed.position)
+        if current is not None and (offset > HEADER_BYTES or read_only or create_again(files, current)):
+            journal.segment = Segment(current.file_id, current.size, current.salt, offset)
+            writable.add(current.file_id)
+        spare = replayed.headers[replayed.spare[0]] if replayed.spare else None
+        if spare is not None and (read_only or create_again(files, spare)):
             journal.spare = Segment(spare.file_id, spare.size, spare.salt)
             writable.add(spare.file_id)
         for file_id in known:

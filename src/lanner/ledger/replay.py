@@ -12,7 +12,8 @@ that follows how each kind of end is told from the others:
 
 A cut is made by writing zeros over everything behind it and syncing them, before anything new is written there: a
 stale record can never come back to life behind a shorter new one. And the last record is written again and synced,
-because all that replay has seen counts as durable from then on.
+because all that replay has seen counts as durable from then on; for the same reason an empty segment in which the
+journal is to go on is created again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lanner.errors import StorageDamaged
+from lanner.errors import StorageDamaged, StorageFull
 from lanner.ledger import tails as ledger_tails
 from lanner.ledger.ports import Files
 from lanner.ledger.records import (
@@ -31,6 +32,7 @@ from lanner.ledger.records import (
     RecordHead,
     RecordReader,
     decode_file_header,
+    encode_file_header,
     file_of,
     offset_of,
     position_at,
@@ -182,6 +184,20 @@ def _write_again(files: Files, record: RecordHead) -> None:
     file_id, offset = file_of(record.position), offset_of(record.position)
     files.write(file_id, offset, [files.read(file_id, offset, record.end_offset - offset)])
     files.sync(file_id)
+
+
+def create_again(files: Files, header: FileHeader) -> bool:
+    """Make an empty segment durable, its name too; False: there is no room for it any more.
+
+    The process may have ended before the syncs of its creation, or because one of them failed. Where a record was
+    replayed, the creation had ended well.
+    """
+    file_id, size = header.file_id, header.size
+    try:
+        files.create(file_id, size, encode_file_header(FileKind.JOURNAL, header.salt, file_id, size))
+    except StorageFull:
+        return False
+    return True
 
 
 def _write_zeros(files: Files, file_id: int, start: int, end: int) -> None:

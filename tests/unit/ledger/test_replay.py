@@ -78,6 +78,43 @@ def test_a_record_that_a_start_has_seen_is_durable_from_then_on(failed: bool, se
     assert read_entry(written.disk.files, again.locate(1, 2)) == b"second"
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("first", [True, False])
+def test_an_empty_segment_that_a_start_has_seen_is_durable_from_then_on(first: bool, seed: int) -> None:
+    """The process stopped because a sync of its creation failed; the next one writes there, and then the power goes."""
+    written = Written([] if first else [b"first"])
+    written.disk.sync_failures = 1
+    with pytest.raises(StorageFailed):
+        if first:
+            written.commit(b"never")
+        else:
+            preparation = written.ledger.prepare()
+            assert preparation is not None
+            written.disk.files.create(*preparation[:3])
+    written.disk.kill()
+    written.ledger = recovered(written.disk)
+    if first:
+        written.ledger.add_set(1)
+    before = written.ledger.state(1).last_index
+    for _ in range(4):
+        written.commit(b"x" * 400)
+    written.disk.crash(Random(seed))
+    assert last_index(written.disk) == before + 4
+
+
+def test_an_empty_segment_for_which_there_is_no_room_any_more_is_not_used() -> None:
+    written = Written([b"first"], prepared=True)
+    (spare,) = {file_id for file_id, _ in written.disk.files.list()} - {file for file, _, _ in written.places}
+    written.disk.kill()
+    written.disk.write_room_bytes = 600  # not a segment, but what a start writes again
+    written.ledger = recovered(written.disk)
+    written.disk.write_room_bytes = None
+    for _ in range(4):
+        written.commit(b"x" * 400)
+    assert spare not in {file for file, _, _ in written.places}
+    assert last_index(written.disk) == 5
+
+
 def test_every_record_is_replayed_in_order_over_all_segments() -> None:
     written = Written([bytes([n]) * 200 for n in range(20)])
     assert len({file for file, _, _ in written.places}) > 4
