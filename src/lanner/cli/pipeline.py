@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lanner.cli.options import AsJson
+from lanner.cli.options import SERVERS_DEFAULT, AsJson, Servers
 from lanner.cli.screen import Screen, age_text, bytes_text, count_text
 from lanner.cli.sparking import MASTER_DEFAULT, Conf, Master, Package, need_spark, with_spark
 
@@ -29,6 +29,7 @@ File = Annotated[Path, typer.Argument(help="The pipeline's YAML file.", metavar=
 def new(
     file: File,
     example: Annotated[str, typer.Option("--example", help="Which: example, dead-letters, report.")] = "example",
+    servers: Servers = SERVERS_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Write an example with comments, and beside it the schema that editors complete from."""
@@ -42,7 +43,7 @@ def new(
 
     def write() -> None:
         with file.open("x", encoding="utf-8") as stream:
-            stream.write(example_text(example))
+            stream.write(example_text(example, servers))
         (file.parent / SCHEMA_NAME).write_text(schema_text(), encoding="utf-8")
 
     screen.guard(write)

@@ -119,7 +119,7 @@ async def test_a_broker_that_vanished_is_forgotten_and_a_new_one_found(cluster: 
     await cluster.brokers["n4"].start()
     cluster.leaders[1] = "n4"
     routing.refresh("t")
-    await cluster.brokers["n1"].until(lambda: brokers.to("n2") is None)
+    await cluster.brokers["n1"].until(lambda: brokers.to("n2") is None and brokers.to("n4") is not None)
     fourth = brokers.to("n4")
     assert fourth is not None
     await fourth.wait_until_tried(asyncio.get_running_loop().time() + 3)

@@ -6,7 +6,10 @@ from importlib.resources import files
 from typing import Final
 
 NAMES: Final = ("example", "dead-letters", "report")
+SERVERS: Final = "localhost:7400"  # as the files have it
 
 
-def example_text(name: str = "example") -> str:
-    return (files("lanner.spark.pipelines") / f"{name}.yaml").read_text(encoding="utf-8")
+def example_text(name: str = "example", servers: str = SERVERS) -> str:
+    """An example whose brokers are at these addresses."""
+    text = (files("lanner.spark.pipelines") / f"{name}.yaml").read_text(encoding="utf-8")
+    return text.replace(f"servers: {SERVERS}", f"servers: {servers}")
