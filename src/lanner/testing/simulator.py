@@ -417,7 +417,7 @@ class Simulation:
         raise Broken("group never comes to rest", CLUSTER_SET, f"after {_DRAIN_ROUNDS_MAX} rounds without faults")
 
     def _rest_staged(self, staged: StagedRun) -> None:
-        """Without faults, and with nobody who helps: every try must come to an end, and every partition act on it."""
+        """Without faults, and without help of a client: every try must end, and every partition act on its outcome."""
         for _ in range(_DRAIN_ROUNDS_MAX):
             partitions = [self.traffic.partition(set_id) for set_id in staged.traffic.set_ids]
             if staged.at_rest(self.broker.engine.cluster, partitions):
