@@ -12,9 +12,10 @@ import pytest
 
 import lanner
 from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
+from lanner.broker.desks.leases import LeaseReader
 from lanner.broker.settings import BrokerSettings
 from lanner.client import Hole
-from lanner.errors import StorageDamaged
+from lanner.errors import NotLeader, StorageDamaged
 from lanner.ledger import Location
 from lanner.ledger.rows import FORMAT_KEY, set_key
 from lanner.server import Server
@@ -115,10 +116,12 @@ async def test_what_memory_still_has_is_delivered_although_the_disk_is_damaged(t
     await server.stop()
 
 
-async def test_a_poll_that_acks_by_itself_acks_nothing_that_is_known_to_be_damaged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_poll_that_acks_by_itself_acks_nothing_that_is_damaged(tmp_path: Path, known: bool) -> None:
     server = await with_a_rotten_entry(tmp_path)
     service = server.service
-    assert (await server.node.scrubbing.scrub()).damaged == 1
+    if known:
+        assert (await server.node.scrubbing.scrub()).damaged == 1
     wanted: dict[str, Any] = {"topic": "orders", "group": "billing", "member": "w", "auto_ack": True}
     found: list[int] = []
     while batches := (await service.poll(ANONYMOUS, **wanted)).batches:
@@ -128,6 +131,53 @@ async def test_a_poll_that_acks_by_itself_acks_nothing_that_is_known_to_be_damag
     assert sum(one.leased + one.ready for one in states) == 0
     letters = (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters
     assert [(letter.offset, letter.reason) for letter in letters] == [(1, "damaged")]
+    await server.stop()
+
+
+async def test_a_poll_that_acks_by_itself_and_cannot_read_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await started(tmp_path)
+    service = server.service
+    await service.ensure_topic(ANONYMOUS, "orders")
+    for value in VALUES:
+        await service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])
+    wanted: dict[str, Any] = {"topic": "orders", "group": "billing", "member": "w", "auto_ack": True, "sequence": 1}
+
+    async def elsewhere(_: object) -> list[bytes | None]:
+        raise NotLeader("this copy is damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server.node, "payloads", elsewhere)
+        with pytest.raises(NotLeader):
+            await service.poll(ANONYMOUS, **wanted)
+    found = (await service.poll(ANONYMOUS, wait_ms=5_000, **wanted)).batches
+    assert [(one.base_offset, [part.attempt for part in one.ranges]) for one in found] == [(0, [1]), (1, [1]), (2, [1])]
+    assert not (await service.poll(ANONYMOUS, **wanted)).batches, "acked"
+    await server.stop()
+
+
+async def test_a_poll_that_acks_by_itself_delivers_nothing_whose_ack_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await started(tmp_path)
+    service = server.service
+    await service.ensure_topic(ANONYMOUS, "orders")
+    for value in VALUES:
+        await service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])
+    read = LeaseReader.read
+
+    async def read_slowly(self: LeaseReader, leased: Any, bytes_max: int) -> Any:
+        """The lease of the second message ends before it is acked."""
+        items = [SettleItem(0, leased[0].token, 1, 1, 1)]
+        assert [one.code for one in await service.release(ANONYMOUS, "orders", "billing", items)] == [0]
+        return await read(self, leased, bytes_max)
+
+    wanted: dict[str, Any] = {"topic": "orders", "group": "billing", "member": "w", "auto_ack": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaseReader, "read", read_slowly)
+        assert [one.base_offset for one in (await service.poll(ANONYMOUS, **wanted)).batches] == [0, 2]
+    assert [one.base_offset for one in (await service.poll(ANONYMOUS, **wanted)).batches] == [1]
     await server.stop()
 
 

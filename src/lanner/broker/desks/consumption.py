@@ -17,7 +17,7 @@ from lanner.broker.desks.calls import (
 )
 from lanner.broker.desks.checks import check_number, check_poll, check_settle, check_start
 from lanner.broker.desks.desk import Desk
-from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, reply_bytes_max
+from lanner.broker.desks.fitting import TAKING_LEASE_MS, reply_bytes_max
 from lanner.broker.desks.leases import Leased
 from lanner.errors import NotLeader, ValidationError
 from lanner.model import check_name
@@ -51,23 +51,21 @@ class Consumption(Desk):
         check_name(group, "group")
         check_poll(member, sequence, max_messages, max_bytes, wait_ms, lease_ms, start, min_priority)
         lease = None if lease_ms < 0 else lease_ms
-        request = Poll(group, member, sequence, max_messages, max_bytes, lease, auto_ack, start, min_priority)
+        if auto_ack:  # leased, read and acked then, so that nothing is acked that cannot be read or sent
+            sequence, lease = -1, TAKING_LEASE_MS  # asked again, it takes what comes next
+        request = Poll(group, member, sequence, max_messages, max_bytes, lease, False, start, min_priority)
         call = self._polling.called(topic, group, member, sequence)
         deadline = self._loop.time() + wait_ms / 1_000
         while True:
             found = self._topic(topic)  # anew each time: topics grow, and go
             replicas = self._replicas(found, partitions)
-            damaged_sets = self._node.engine.damages.sets
-            if auto_ack and damaged_sets:  # what cannot be read must not be acked: it is leased, read, and acked then
-                careful = any(replica.set_id in damaged_sets for _, replica in replicas)
-                request = request._replace(auto_ack=not careful)
             try:
                 leased, limited = await self._polling.lease(replicas, request, call)
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             if leased:
                 batches, dead = await self._read(request, leased, call, auto_ack)
-                if batches or not dead:
+                if batches or not (dead or auto_ack):
                     return PollResult(batches, limited, self._polling.best_lane(replicas, group), call)
                 continue
             left = deadline - self._loop.time()
@@ -79,17 +77,15 @@ class Consumption(Desk):
         self, request: Poll, leased: list[Leased], call: int, auto_ack: bool
     ) -> tuple[list[LeasedBatch], int]:
         """The batches of a poll's leases, as far as they fit, and how many messages are dead because of damage."""
-        # What was taken for good cannot be given back: the decision has seen to it that it fits.
-        room_bytes = FRAME_ROOM_BYTES if request.auto_ack else reply_bytes_max(request.max_bytes)
         try:
-            batches, left_out = await self._leases.read(leased, room_bytes)
+            batches, left_out = await self._leases.read(leased, reply_bytes_max(request.max_bytes))
             if left_out:
                 await self._polling.put_back(request, left_out, call)
             dead = 0
             if self._node.engine.damages.sets:
                 dead = await self._polling.bury_damaged(request, leased, batches, left_out)
-            if auto_ack and not request.auto_ack and batches:
-                await self._polling.acknowledge(request, leased, batches)
+            if auto_ack:
+                batches = await self._polling.acknowledge(request, leased, batches)
         except BaseException:
             self._polling.give_back(request, leased, call)
             raise

@@ -14,6 +14,7 @@ from lanner import limits
 from lanner.partition import Lease, Release
 
 FRAME_ROOM_BYTES: Final = limits.FRAME_BYTES_MAX - limits.CONTROL_BYTES_MAX  # for the batches of one reply
+TAKING_LEASE_MS: Final = 30_000  # far longer than from the lease to the settle of what is handed out as settled
 
 
 def reply_bytes_max(max_bytes: int) -> int:

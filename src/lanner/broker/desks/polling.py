@@ -15,9 +15,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from lanner import limits
-from lanner.broker.desks.calls import LeasedBatch
-from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, release_of
+from lanner.broker.desks.calls import LeasedBatch, Range
+from lanner.broker.desks.fitting import release_of
 from lanner.broker.desks.leases import Leased
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
@@ -95,7 +94,6 @@ class Polling:
         leased: list[Leased] = []
         limited = False
         messages_left, bytes_left = request.max_messages, request.max_bytes
-        room_bytes = FRAME_ROOM_BYTES
         sequence = request.sequence * _STEPS_MAX
         for step in range(_STEPS_MAX):
             place, lane, others = self._most_urgent(replicas, request.group)
@@ -125,11 +123,6 @@ class Polling:
             leased.append(Leased(partition, replica, _token_of(answer, index), answer))
             messages_left -= sum(lease.count for lease in answer.leases)
             bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
-            if request.auto_ack:
-                # What is taken for good must fit, and each decision takes as much as POLL_BYTES_MAX.
-                room_bytes -= sum(lease.ref.size for lease in answer.leases)
-                if room_bytes < limits.POLL_BYTES_MAX:
-                    break
         return leased, limited
 
     async def _ask(self, replica: Replica, request: Poll, call: int) -> tuple[Any, int]:
@@ -142,7 +135,7 @@ class Polling:
 
     def give_back(self, request: Poll, leased: list[Leased], call: int) -> None:
         """Release, without counting a delivery, what was leased for a caller who will never hear of it."""
-        if request.auto_ack or self.was_repeated(request.group, request.member, request.sequence, call):
+        if self.was_repeated(request.group, request.member, request.sequence, call):
             return
         for _, replica, token, answer in leased:
             release = release_of(request.group, token, answer.leases)
@@ -151,7 +144,7 @@ class Polling:
 
     async def put_back(self, request: Poll, leased: list[Leased], call: int) -> None:
         """The same for what the reply has no room for: done when others can have it."""
-        if request.auto_ack or self.was_repeated(request.group, request.member, request.sequence, call):
+        if self.was_repeated(request.group, request.member, request.sequence, call):
             return
         releases = [(one.replica, release_of(request.group, one.token, one.answer.leases)) for one in leased]
         asked = [self._questions.ask(replica, release) for replica, release in releases if release is not None]
@@ -178,16 +171,36 @@ class Polling:
             ]
             items = [(token, lease.first_offset, lease.count, SettleKind.REJECT, -1, DAMAGED) for lease in gone]
             dead += sum(lease.count for lease in gone)
-            if items and not request.auto_ack:
+            if items:
                 await self._questions.ask(replica, Settle(request.group, items))
         return dead
 
-    async def acknowledge(self, request: Poll, leased: list[Leased], batches: Sequence[LeasedBatch]) -> None:
-        """Ack what is about to be delivered to a caller who wants that done for it."""
-        of_partition = {one.partition: one.replica for one in leased}
-        for one in batches:
-            items = [(one.token, *covered[:2], SettleKind.ACK, -1, "") for covered in one.ranges]
-            await self._questions.ask(of_partition[one.partition], Settle(request.group, items))
+    async def acknowledge(
+        self, request: Poll, leased: list[Leased], batches: Sequence[LeasedBatch]
+    ) -> list[LeasedBatch]:
+        """Ack what is about to be delivered to a caller who wants that done for it; what of it was acked.
+
+        What may not have been acked is not delivered, because somebody else may get it.
+        """
+        places: dict[int, list[tuple[int, Range]]] = {}
+        for place, one in enumerate(batches):
+            places.setdefault(one.partition, []).extend((place, covered) for covered in one.ranges)
+        acked: list[list[Range]] = [[] for _ in batches]
+
+        async def ack(replica: Replica, ranges: list[tuple[int, Range]]) -> None:
+            items = [(batches[place].token, *covered[:2], SettleKind.ACK, -1, "") for place, covered in ranges]
+            try:
+                results, _ = await self._questions.ask(replica, Settle(request.group, items))
+            except LannerError:
+                self.give_back(request, [one for one in leased if one.replica is replica], 0)
+                return
+            for (place, covered), (code, _) in zip(ranges, results, strict=True):
+                if code == 0:
+                    acked[place].append(covered)
+
+        replicas = {one.partition: one.replica for one in leased}
+        await asyncio.gather(*(ack(replicas[partition], ranges) for partition, ranges in places.items()))
+        return [one._replace(ranges=ranges) for one, ranges in zip(batches, acked, strict=True) if ranges]
 
     async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from lanner import batch, limits
 from lanner.broker.desks.calls import Delivered, Identity, LeasedBatch, PollResult, Range, SettleItem
 from lanner.broker.desks.delivery import messages_of, places_of, raw_bytes
-from lanner.broker.desks.fitting import Room, reply_bytes_max
+from lanner.broker.desks.fitting import TAKING_LEASE_MS, Room, reply_bytes_max
 from lanner.broker.node import Node
 from lanner.errors import LannerError, MalformedBatch
 
@@ -29,7 +29,6 @@ MALFORMED: Final = "malformed"  # the reason of dead letters that do not decode
 INLINE_BYTES_MAX: Final = 64 * limits.KIB  # so much is decoded faster than a thread can be asked to
 INLINE_MESSAGES_MAX: Final = 200
 _ACK, _REJECT = 1, 4
-_TAKING_LEASE_MS: Final = 30_000  # far longer than from the lease to the settle of what is handed out as settled
 
 
 class Unpacked(NamedTuple):
@@ -54,7 +53,7 @@ class Unpacking:
         self, identity: Identity, *, auto_ack: bool = False, wait_ms: int = 0, **wanted: Any
     ) -> list[Delivered]:
         if auto_ack:
-            wanted["lease_ms"] = _TAKING_LEASE_MS
+            wanted["lease_ms"] = TAKING_LEASE_MS
         began = self._loop.time()
         left_ms = wait_ms
         while True:
