@@ -40,7 +40,7 @@ try:
 except lanner.errors.NotInstalled as error:
     print(error)
 """
-NEED_A_BROKER = ["up --data data", "dev", "broker add --native 127.0.0.1:0", "broker repair --data data"]
+NEED_A_BROKER = ["up --data data", "config show", "dev", "broker add --native 127.0.0.1:0", "broker repair --data data"]
 NEED_SPARK = ["pipeline validate a.yaml", "pipeline package", "archive letters --path kept", "dead-letters letters"]
 
 
@@ -126,8 +126,8 @@ def test_what_starts_or_repairs_a_broker_names_the_extra_server(
     done = run(command, tmp_path)
     what = f"lanner {words.partition(' --')[0]}"
     assert done.stderr == (
-        f"NotInstalled: {what} needs the extra 'server', and there is no httptools, lmdb, starlette, uvicorn here. "
-        "Type: pip install 'lanner[server]' (in a checkout: make setup)\n"
+        f"NotInstalled: {what} needs the extra 'server', and there is no httptools, lmdb, starlette, uvicorn, yaml "
+        "here. Type: pip install 'lanner[server]' (in a checkout: make setup)\n"
     )
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
     done = run([*command, "--json"], tmp_path)

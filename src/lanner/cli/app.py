@@ -22,6 +22,7 @@ from lanner.cli import (
     pipeline,
     replay,
     report,
+    settings,
     topics,
     transactions,
     up,
@@ -60,6 +61,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(brokers.app, name="broker")
 app.add_typer(partitions.app, name="partition")
 app.add_typer(transactions.app, name="transaction")
+app.add_typer(settings.app, name="config")
 app.command("archive")(archive.archive)
 app.command("audit")(audit.audit)
 app.command("replay")(replay.replay)

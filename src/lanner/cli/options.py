@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+SERVERS_VARIABLE = "LANNER_SERVERS"
 Servers = Annotated[
     str,
     typer.Option(
         "--servers",
         "--server",
         "-s",
-        envvar="LANNER_SERVERS",
+        envvar=SERVERS_VARIABLE,
         help="Broker addresses, HOST:PORT, with commas between; any one that answers is enough.",
         metavar="ADDRESSES",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from lanner import limits
-from lanner.cli.config import Config, origin_of
-from lanner.cli.options import AsJson
+from lanner.cli.config import Config, origin_of, unread_variables
+from lanner.cli.options import SERVERS_VARIABLE, AsJson
 from lanner.cli.screen import EXIT_DAMAGED, EXIT_REMOVED, Screen
 from lanner.errors import BrokerRemoved, LannerError, StorageDamaged, ValidationError
 
 if TYPE_CHECKING:
+    from lanner.broker.settings import BrokerSettings
     from lanner.server import Server
 
 Data = Annotated[str, typer.Option("--data", "-d", envvar="LANNER_DATA", help="The folder that holds everything.")]
@@ -95,12 +97,14 @@ StopMs = Annotated[
         help="Milliseconds for the disk to take what is in flight when the broker stops; then it ends without it.",
     ),
 ]
-_PARAMETERS: Final = {  # where the option has another name than the broker's setting
-    "auto_create_topics": "auto_create",
-    "default_partitions": "partitions",
-    "disk_reserve_bytes": "disk_reserve",
-    "allow_origins": "allow_origin",
+_FIELDS: Final = {  # where the broker's setting has another name than the option
+    "auto_create": "auto_create_topics",
+    "partitions": "default_partitions",
+    "disk_reserve": "disk_reserve_bytes",
+    "allow_origin": "allow_origins",
 }
+_LISTS: Final = frozenset({"seeds", "allow_origin"})
+_NO_SETTINGS: Final = frozenset({"config", "as_json"})
 
 
 def up(
@@ -130,59 +134,60 @@ def up(
 
     Flags win over LANNER_* environment variables, and those over --config. Port 0 picks a free port.
     """
-    _run(
-        context,
-        Screen(as_json),
-        grpc,
-        data=data,
-        http=http,
-        native=native,
-        auto_create_topics=auto_create,
-        default_partitions=partitions,
-        disk_reserve_bytes=disk_reserve,
-        name=name,
-        rack=rack,
-        seeds=_listed(seeds),
-        join=join,
-        advertise=advertise,
-        allow_origins=_listed(allow_origin),
-        connections_max=connections_max,
-        unfinished_bytes_max=unfinished_bytes_max,
-        frame_deadline_ms=frame_deadline_ms,
-        control_bytes_max=control_bytes_max,
-        stop_ms=stop_ms,
-    )
+    screen = Screen(as_json)
+    screen.need("server", "lanner up")
+    _run(context, screen)
 
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
+def settings_of(context: typer.Context) -> BrokerSettings:
+    """The settings that the options of a command say; a refused one is blamed on the place that it was given at."""
+    from lanner.broker.settings import BrokerSettings
+
+    given: dict[str, Any] = {}
+    for name, value in context.params.items():
+        if name not in _NO_SETTINGS:
+            given[_FIELDS.get(name, name)] = _listed(value) if name in _LISTS else value
+    try:
+        return BrokerSettings(**given)
+    except ValidationError as error:
+        raise _blamed(context, error) from error
+
+
+def variables_of(context: typer.Context) -> set[str]:
+    """The variables that this command or another reads."""
+    return {SERVERS_VARIABLE, *(str(parameter.envvar) for parameter in context.command.params if parameter.envvar)}
+
+
 def _blamed(context: typer.Context, error: ValidationError) -> ValidationError:
     """The same, with the place that the setting was given at."""
     field = str(error.details.get("field", ""))
-    name = _PARAMETERS.get(field, field)
+    name = next((option for option, setting in _FIELDS.items() if setting == field), field)
     origin = origin_of(context, name) if name in context.params else ""
     return ValidationError(f"{origin}: {error.message}", **error.details, origin=origin) if origin else error
 
 
-def _run(context: typer.Context, screen: Screen, grpc: str, **given: Any) -> None:
-    screen.need("server", "lanner up")
-
+def _run(context: typer.Context, screen: Screen) -> None:
     def work() -> LannerError | None:
         import logging
 
-        from lanner.broker.settings import BrokerSettings
         from lanner.net.loop import run
         from lanner.server import serve
 
         logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
 
         def started(server: Server) -> None:
-            _tell(screen, server, grpc)
+            _tell(screen, server)
 
+        settings = settings_of(context)
+        for variable, meant in unread_variables(variables_of(context), os.environ):
+            if meant:
+                logging.warning("the variable %s is not read; did you mean %s?", variable, meant)
         try:
-            return run(serve(BrokerSettings(grpc="", **given), started))
+            return run(serve(settings, started))
         except ValidationError as error:
             raise _blamed(context, error) from error
         except (BrokerRemoved, StorageDamaged) as error:
@@ -203,7 +208,7 @@ def _run(context: typer.Context, screen: Screen, grpc: str, **given: Any) -> Non
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
 
 
-def _tell(screen: Screen, server: Server, grpc: str) -> None:
+def _tell(screen: Screen, server: Server) -> None:
     http_url = f"http://{_shown(server.http_address)}" if server.http_address else None
     native_address = _shown(server.native_address) if server.native_address else None
     data, node = server.settings.data, server.node
@@ -220,7 +225,7 @@ def _tell(screen: Screen, server: Server, grpc: str) -> None:
             "native": native_address or "off",
             "REST": http_url or "off",
             "docs": f"{http_url}/docs" if http_url else "off",
-            "gRPC": "not yet: it comes with a later version" if grpc else "off",
+            "gRPC": "not yet: it comes with a later version" if server.settings.grpc else "off",
         }
     )
     where = "" if native_address in (None, "127.0.0.1:7400") else f" -s {native_address}"
