@@ -135,15 +135,6 @@ class Stage(Cluster):
         assert node is not None
         node.transfer(int(peer))
 
-    def do_read(self, who: str) -> None:
-        host = self._host(who)
-        assert host.node is not None
-        floor, done = self.witness.committed_index, self.facts["reads"]
-        host.reads[host.node.read_index()] = floor
-        self.work()
-        self.run_messages(-1)
-        self.trace.append("  the read is answered" if self.facts["reads"] > done else "  the read is not answered")
-
     def do_run(self, count: str = "-1") -> None:
         self.run_messages(int(count))
 

@@ -34,8 +34,8 @@ Rules
   is ignored: a replica that lost its disk comes back under a new id, as a learner.
 - Membership changes one node at a time and takes effect when appended (see `membership`).
 - A snapshot's content is the driver's business. `ready.snapshots` names peers that need one: stream it, announced by
-  `snapshot_message`, then `report_snapshot`. `ready.install` offers one: build it beside the log, and if
-  `begin_install` still wants it, let one write flip to it, then call `installed`.
+  `snapshot_message`, then `report_snapshot`. `installing` is the one that a leader offers this node: build it beside
+  the log, and if `begin_install` still wants it, let one write flip to it, then call `installed`.
 - What was proposed and is not yet committed is bounded in bytes; beyond it `propose` answers Overloaded.
 """
 
@@ -47,7 +47,6 @@ from lanner.raft.entry import (
     HardState,
     Message,
     MessageKind,
-    ReadState,
     Ready,
     Role,
     Snapshot,
@@ -68,7 +67,6 @@ __all__ = [
     "Message",
     "MessageKind",
     "RaftNode",
-    "ReadState",
     "Ready",
     "Restored",
     "Role",

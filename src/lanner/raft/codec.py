@@ -39,22 +39,22 @@ def _rows(count: int) -> struct.Struct:
 
 def encode_message(message: Message) -> list[bytes]:
     """The message as buffers, to be written one after another; the payloads are the entries' own."""
-    kind, sender, receiver, term, log_index, log_term, commit_index, entries, rejected, hint, context = message
+    entries = message.entries
     count = len(entries)
     head = _HEAD.pack(
         VERSION,
-        kind,
-        _REJECTED if rejected else 0,
+        message.kind,
+        _REJECTED if message.rejected else 0,
         0,
         count,
-        sender,
-        receiver,
-        term,
-        log_index,
-        log_term,
-        commit_index,
-        hint,
-        context,
+        message.sender,
+        message.receiver,
+        message.term,
+        message.log_index,
+        message.log_term,
+        message.commit_index,
+        message.hint,
+        message.context,
         entries[0].index if count else 0,
     )
     if not count:
@@ -102,10 +102,18 @@ def decode_message(data: bytes | bytearray | memoryview) -> Message:
         entries = _decode_entries(data, count, first, term)
     elif size != _HEAD.size or first:
         raise ProtocolError(f"a raft message without entries has {size - _HEAD.size} bytes behind its end")
-    rejected = flags == _REJECTED
-    return _new(
-        Message,
-        (kind, sender, receiver, term, log_index, log_term, commit_index, entries, rejected, hint, context),
+    return Message(
+        kind=kind,
+        sender=sender,
+        receiver=receiver,
+        term=term,
+        log_index=log_index,
+        log_term=log_term,
+        commit_index=commit_index,
+        entries=entries,
+        rejected=flags == _REJECTED,
+        hint=hint,
+        context=context,
     )
 
 

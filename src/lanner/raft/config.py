@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from lanner import limits
 from lanner.raft.entry import Entry, EntryKind, HardState
+
+
+class Chance(Protocol):
+    """The part of random.Random that election timeouts need."""
+
+    def randrange(self, stop: int, /) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lanner.raft.entry import Message, MessageKind, Role
+from lanner.raft.entry import HardState, Message, MessageKind, Role
 
 if TYPE_CHECKING:
     from lanner.raft.node import RaftNode
@@ -27,7 +27,7 @@ DECLINED_MAX: Final = 5  # so often a reluctant node leaves it to others
 class Election:
     """One node's part in elections, its own and others'."""
 
-    __slots__ = ("_declined", "_forced", "_node", "_requested", "_votes", "_waiting")
+    __slots__ = ("_declined", "_forced", "_granted", "_node", "_requested", "_votes")
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
@@ -35,14 +35,14 @@ class Election:
         self._forced = False
         self._requested = False
         self._declined = 0  # since somebody led
-        self._waiting: list[Message] = []  # grants that go out once the vote is durable
+        self._granted: list[HardState] = []  # votes that are told to their candidates once they are durable
 
     def reset(self) -> None:
         self._votes.clear()
         self._forced = self._requested = False
 
-    def led(self) -> None:
-        """Somebody leads."""
+    def leader_known(self) -> None:
+        """A leader was heard: a reluctant node counts its declined elections anew."""
         self._declined = 0
 
     # ------------------------------------------------------------------ standing
@@ -57,63 +57,66 @@ class Election:
             self._declined += 1
             return
         if forced or len(node.voters) == 1:
-            self._stand(forced=forced)
+            self._start(forced=forced)
             return
         node.become_pre_candidate()
         self._votes[node.node_id] = True
-        self._ask(MessageKind.PRE_VOTE, node.term + 1)
+        self._request_votes(MessageKind.PRE_VOTE, node.term + 1)
 
-    def _stand(self, *, forced: bool = False) -> None:
+    def on_timeout_now(self, message: Message) -> None:
+        """The leader hands over: stand without a pre-vote, and let the others ignore their lease on it."""
+        self.campaign(forced=True)
+
+    def _start(self, *, forced: bool = False) -> None:
         self._node.become_candidate()
         self._forced = forced
 
     def hard_state_stored(self) -> None:
-        """Term and vote are durable: answer those who wait for that, and ask for votes."""
+        """Term and vote are durable: tell the candidate that has the vote, and ask for votes."""
         node = self._node
         durable = node.durable_hard_state
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for answer in waiting:
-                if answer.term > durable.term:
-                    self._waiting.append(answer)
-                elif answer.term == node.term and durable == (answer.term, answer.receiver):
-                    node.send(answer)
+        if self._granted:
+            granted, self._granted = self._granted, []
+            for grant in granted:
+                if grant.term > durable.term:
+                    self._granted.append(grant)
+                elif grant.term == node.term and durable == grant:
+                    node.send(MessageKind.VOTE_REPLY, grant.vote)
         if node.role is not Role.CANDIDATE or self._requested or durable != (node.term, node.node_id):
             return
         self._requested = True
         self._votes[node.node_id] = True
-        if not self._decided():
-            self._ask(MessageKind.VOTE, node.term)
+        if not self._count_votes():
+            self._request_votes(MessageKind.VOTE, node.term)
 
-    def _ask(self, kind: MessageKind, term: int) -> None:
+    def _request_votes(self, kind: MessageKind, term: int) -> None:
         node, tail = self._node, self._node.tail
         context = FORCED if self._forced else 0
         for voter in sorted(node.voters):
             if voter != node.node_id:
-                node.send(
-                    Message(kind, node.node_id, voter, term, tail.last_index, tail.last_term, context=context),
-                )
+                node.send(kind, voter, term=term, log_index=tail.last_index, log_term=tail.last_term, context=context)
 
     # ------------------------------------------------------------------ answers to an own candidacy
 
-    def pre_vote_answered(self, message: Message) -> None:
+    def on_pre_vote_reply(self, message: Message) -> None:
         node = self._node
         if node.role is Role.PRE_CANDIDATE and (message.rejected or message.term == node.term + 1):
             self._votes.setdefault(message.sender, not message.rejected)
-            self._decided()
+            self._count_votes()
 
-    def vote_answered(self, message: Message) -> None:
+    def on_vote_reply(self, message: Message) -> None:
         if self._node.role is Role.CANDIDATE and self._requested:
             self._votes.setdefault(message.sender, not message.rejected)
-            self._decided()
+            self._count_votes()
 
-    def _decided(self) -> bool:
+    def _count_votes(self) -> bool:
+        """Win or lose the election if the votes decide it; whether they do."""
         node = self._node
         granted = sum(self._votes.get(voter, False) for voter in node.voters)
         refused = sum(not self._votes.get(voter, True) for voter in node.voters)
         if granted >= node.quorum:
             if node.role is Role.PRE_CANDIDATE:
-                self._stand()
+                self._start()
             else:
                 node.become_leader()
             return True
@@ -124,38 +127,39 @@ class Election:
 
     # ------------------------------------------------------------------ the candidacies of others
 
-    def leased(self, candidate: int) -> bool:
-        """Whether a leader is known to be there: nobody else should be elected behind its back."""
+    def has_live_leader(self, candidate: int) -> bool:
+        """Whether a leader was heard within the shortest election timeout, so that no other should be elected."""
         node = self._node
         if node.role is Role.LEADER:
             return True
         return node.leader_id not in (0, candidate) and node.elapsed_ticks < node.config.election_ticks
 
-    def asked_before(self, message: Message) -> None:
-        """A pre-vote: promises nothing, changes nothing."""
+    def on_pre_vote(self, message: Message) -> None:
+        """Answer a pre-vote, which promises nothing and changes nothing."""
         node = self._node
-        if self.leased(message.sender):
+        if self.has_live_leader(message.sender):
             return
-        if message.term > node.term and self._log_suffices(message):
-            node.send(Message(MessageKind.PRE_VOTE_REPLY, node.node_id, message.sender, message.term))
+        if message.term > node.term and self._log_is_recent(message):
+            node.send(MessageKind.PRE_VOTE_REPLY, message.sender, term=message.term)
         else:
-            node.send(Message(MessageKind.PRE_VOTE_REPLY, node.node_id, message.sender, node.term, rejected=True))
+            node.send(MessageKind.PRE_VOTE_REPLY, message.sender, rejected=True)
 
-    def asked(self, message: Message) -> None:
-        """A vote in this node's own term, which it has moved to already if it had to."""
+    def on_vote(self, message: Message) -> None:
+        """Grant or refuse a vote in this node's own term, which it has moved to already if it had to."""
         node = self._node
         free = node.vote == message.sender or (node.vote == 0 and node.leader_id == 0)
-        if not (free and node.role is not Role.LEADER and self._log_suffices(message)):
-            node.send(Message(MessageKind.VOTE_REPLY, node.node_id, message.sender, node.term, rejected=True))
+        if not (free and node.role is not Role.LEADER and self._log_is_recent(message)):
+            node.send(MessageKind.VOTE_REPLY, message.sender, rejected=True)
             return
         node.vote = message.sender
         node.elapsed_ticks = 0
-        answer = Message(MessageKind.VOTE_REPLY, node.node_id, message.sender, node.term)
-        if node.durable_hard_state == (node.term, node.vote):
-            node.send(answer)
+        grant = HardState(node.term, node.vote)
+        if node.durable_hard_state == grant:
+            node.send(MessageKind.VOTE_REPLY, message.sender)
         else:
-            self._waiting.append(answer)
+            self._granted.append(grant)
 
-    def _log_suffices(self, message: Message) -> bool:
+    def _log_is_recent(self, message: Message) -> bool:
+        """Whether the candidate's log is at least as recent as this node's."""
         tail = self._node.tail
         return (message.log_term, message.log_index) >= (tail.last_term, tail.last_index)

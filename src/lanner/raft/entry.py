@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
+import msgspec
+
 
 class EntryKind(IntEnum):
     NOOP = 0  # a new leader's first entry: commits what came before it
@@ -57,11 +59,11 @@ class MessageKind(IntEnum):
 
 
 NOTHING_TO_STORE: Final = -1  # the number of a ready that is not stored
-REST: Final = 1  # the hint of a heartbeat after which the set rests: answered only by who has something to do
+QUIESCE: Final = 1  # the hint of a heartbeat after which an idle set is not ticked: only a busy peer answers it
 
 
-class Message(NamedTuple):
-    """One message between two nodes of a replica set.
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message between two nodes of a replica set. Its fields are given by name.
 
     A leader stamps what it sends with its round (`context`); answers carry the highest round seen in that term back. So
     an answer proves that the follower still followed *after* a given moment, whatever the network did to the order.
@@ -76,7 +78,9 @@ class Message(NamedTuple):
     commit_index: int = 0
     entries: Sequence[Entry] = ()
     rejected: bool = False
-    hint: int = 0  # a refused append: the highest index that may agree, whose term is log_term; a heartbeat: REST or 0
+    hint: int = (
+        0  # a refused append: the highest index that may agree, whose term is log_term; a heartbeat: QUIESCE or 0
+    )
     context: int = 0  # the leader's round; on a VOTE, 1 when the leader itself asked for the election
 
 
@@ -87,13 +91,6 @@ class Snapshot(NamedTuple):
     term: int
     voters: frozenset[int]
     learners: frozenset[int]
-
-
-class ReadState(NamedTuple):
-    """The answer to read_index: a machine that has applied `index` may answer the read."""
-
-    number: int
-    index: int  # type: ignore[assignment]  # 0: leadership was lost before it could be confirmed; ask again
 
 
 class Ready(NamedTuple):
@@ -109,9 +106,7 @@ class Ready(NamedTuple):
     committed: Sequence[Entry]
     messages: Sequence[Message]
     soft_state: SoftState | None
-    reads: Sequence[ReadState] = ()
     snapshots: Sequence[int] = ()  # peers that are behind the log: send each a snapshot, then report_snapshot
-    install: Snapshot | None = None  # a leader offers this: fetch it, begin_install, flip, installed
 
     @property
     def must_store(self) -> bool:

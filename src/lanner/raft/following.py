@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lanner.errors import ProtocolError, StorageDamaged
-from lanner.raft.entry import REST, Entry, EntryKind, Message, MessageKind, Snapshot
+from lanner.raft.entry import QUIESCE, Entry, EntryKind, Message, MessageKind, Snapshot
 from lanner.raft.membership import Membership
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MEMBERSHIP = int(EntryKind.MEMBERSHIP)
 class Following:
     """What a node knows about the leader of its term, and owes it."""
 
-    __slots__ = ("_acked_index", "_agreed_index", "_node", "_offered", "_owes", "_round", "flipping", "installing")
+    __slots__ = ("_acked_index", "_agreed_index", "_node", "_owes", "_round", "flipping", "installing")
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
@@ -36,7 +36,6 @@ class Following:
         self._acked_index = 0  # the most that was answered for in this term
         self._owes = False  # an append was taken whose answer waits for the disk
         self._round = 0  # the highest round of the leader
-        self._offered: Snapshot | None = None  # not yet told to the driver
         self.installing: Snapshot | None = None
         self.flipping = False
 
@@ -45,13 +44,13 @@ class Following:
         self._agreed_index = self._node.commit_index
         self._acked_index = self._round = 0
         self._owes = False
-        self._offered = None
         if not self.flipping:
             self.installing = None
 
     # ------------------------------------------------------------------ entries
 
-    def append(self, message: Message) -> None:
+    def on_append(self, message: Message) -> None:
+        """Take the entries if they follow on this log; answer for what is stored."""
         node, tail = self._node, self._node.tail
         self._heard(message)
         if self.installing is not None:
@@ -102,19 +101,14 @@ class Following:
         node = self._node
         hint, hint_term = node.tail.last_not_after(message.log_index, message.log_term)
         node.send(
-            Message(
-                MessageKind.APPEND_REPLY,
-                node.node_id,
-                message.sender,
-                node.term,
-                message.log_index,
-                hint_term,
-                node.commit_index,
-                (),
-                True,
-                hint,
-                self._round,
-            )
+            MessageKind.APPEND_REPLY,
+            message.sender,
+            log_index=message.log_index,
+            log_term=hint_term,
+            commit_index=node.commit_index,
+            rejected=True,
+            hint=hint,
+            context=self._round,
         )
 
     def stored(self) -> None:
@@ -130,26 +124,23 @@ class Following:
         node = self._node
         acked = self._answerable()
         self._acked_index = max(self._acked_index, acked)
-        node.send(
-            Message(
-                kind, node.node_id, node.leader_id, node.term, acked, 0, node.commit_index, (), False, 0, self._round
-            )
-        )
+        node.send(kind, node.leader_id, log_index=acked, commit_index=node.commit_index, context=self._round)
 
     # ------------------------------------------------------------------ heartbeats and commits
 
-    def heartbeat(self, message: Message) -> None:
-        self.commit(message)
-        if message.hint == REST and self._node.idle:
-            return  # the set rests, and this node with it
+    def on_heartbeat(self, message: Message) -> None:
+        """Learn what is committed, and answer; an idle node takes the mark of quiescence in silence."""
+        self.on_commit(message)
+        if message.hint == QUIESCE and self._node.idle:
+            return
         self._answer(MessageKind.HEARTBEAT_REPLY)
 
-    def speak_up(self) -> None:
-        """Answer a heartbeat that was never sent. It says nothing new, but the node that gets it is awake then."""
+    def wake_leader(self) -> None:
+        """Answer a heartbeat that was never sent. It says nothing new, but it wakes the leader."""
         self._answer(MessageKind.HEARTBEAT_REPLY)
 
-    def commit(self, message: Message) -> None:
-        """The leader says only of what this node has answered for in this term that it is committed."""
+    def on_commit(self, message: Message) -> None:
+        """Commit what the leader says: it says so only of what this node has answered for in this term."""
         node = self._node
         self._heard(message)
         if self.installing is not None or message.commit_index <= node.commit_index:
@@ -169,7 +160,8 @@ class Following:
 
     # ------------------------------------------------------------------ snapshots
 
-    def snapshot(self, message: Message) -> None:
+    def on_snapshot(self, message: Message) -> None:
+        """Want the snapshot that the leader offers, unless the log reaches its index already."""
         node, tail = self._node, self._node.tail
         if len(message.entries) != 1 or message.log_index < 1:
             raise ProtocolError("a snapshot must carry the membership at its index, and one entry only")
@@ -183,12 +175,7 @@ class Following:
         if message.log_index <= node.commit_index:
             self._answer(MessageKind.APPEND_REPLY)
             return
-        self.installing = self._offered = Snapshot(message.log_index, message.log_term, *membership)
-        node.attention = True
-
-    def take_offered(self) -> Snapshot | None:
-        offered, self._offered = self._offered, None
-        return offered
+        self.installing = Snapshot(message.log_index, message.log_term, *membership)
 
     def begin_flip(self, snapshot: Snapshot) -> bool:
         if self.installing != snapshot or self.flipping or snapshot.index <= self._node.commit_index:
@@ -208,5 +195,5 @@ class Following:
             self._answer(MessageKind.APPEND_REPLY)
 
     def abandon(self) -> None:
-        self.installing = self._offered = None
+        self.installing = None
         self.flipping = False

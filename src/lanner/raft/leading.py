@@ -1,4 +1,4 @@
-"""How a node leads: sending, counting, committing, confirming reads, handing over.
+"""How a node leads: sending, counting, committing, handing over.
 
 A `Leadership` is made when an election is won and dropped when it ends, so nothing a leader knows outlives its term.
 
@@ -6,9 +6,9 @@ A `Leadership` is made when an election is won and dropped when it ends, so noth
   all that it may have. Sixteen proposals between two readies are one message.
 - *Commit* what a majority of voters holds durably, if that reaches into the leader's own term. Its own disk is one of
   them, and not waited for before sending.
-- *Rounds.* A counter that moves with every tick and every read that needs a new one. Messages carry it, answers bring
-  it back. A majority that brought back a round has followed this leader after that round began: that confirms reads,
-  and a leader whose majority brought back nothing young enough steps down before anybody's lease on it runs out.
+- *Rounds.* A counter that moves with every tick. Messages carry it, answers bring it back. A majority that brought back
+  a round has followed this leader after that round began; a leader whose majority brought back nothing young enough
+  steps down before anybody's lease on it runs out.
 - *Membership.* Peers come and go when the entry is appended. A leader that is no voter any more leads until that has
   committed, without counting itself, then sends the best successor into an election.
 """
@@ -16,10 +16,10 @@ A `Leadership` is made when an election is won and dropped when it ends, so noth
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lanner.errors import ConflictError, NotLeader, ServiceUnavailable, ValidationError
-from lanner.raft.entry import REST, Entry, EntryKind, Message, MessageKind, ReadState
+from lanner.raft.entry import QUIESCE, Entry, EntryKind, Message, MessageKind
 from lanner.raft.log import KEEP_NOTHING
 from lanner.raft.membership import Change
 from lanner.raft.progress import Progress, ProgressState
@@ -35,11 +35,6 @@ _REPLICATE = ProgressState.REPLICATE
 _SNAPSHOT = ProgressState.SNAPSHOT
 
 
-class _Read(NamedTuple):
-    number: int
-    round: int
-
-
 class Leadership:
     """One leader's term."""
 
@@ -47,9 +42,7 @@ class Leadership:
         "_heartbeat_due",
         "_heartbeat_ticks",
         "_node",
-        "_reads",
         "_round",
-        "_round_sent",
         "_tick_rounds",
         "_transfer_ticks",
         "first_own_index",
@@ -67,10 +60,8 @@ class Leadership:
         self._heartbeat_due = False
         self._heartbeat_ticks = 0
         self._round = 1
-        self._round_sent = 0
         # As many ticks as a majority may be silent: fewer than the shortest election timeout.
         self._tick_rounds: deque[int] = deque(maxlen=config.election_ticks - 1)
-        self._reads: deque[_Read] = deque()
         self.membership_changed()
 
     @property
@@ -127,30 +118,29 @@ class Leadership:
         node = self._node
         if not self.progress:
             return
-        self._round_sent = self._round
         needed, tells = KEEP_NOTHING, node.config.tells_commits
         for peer, progress in self.progress.items():
             if self._heartbeat_due:
-                self._tell(_HEARTBEAT, peer, progress)
+                self._send_commit(_HEARTBEAT, peer, progress)
                 if peer == self.transferee:
                     self._maybe_hand_over(progress)
             if progress.state is not _SNAPSHOT:
                 self._send_appends(peer, progress)
             if tells and progress.told_index < node.commit_index and progress.told_index < progress.match_index:
-                self._tell(_COMMIT, peer, progress)
+                self._send_commit(_COMMIT, peer, progress)
             if progress.heard and progress.state is not _SNAPSHOT and progress.match_index < needed:
                 needed = progress.match_index + 1
         self._heartbeat_due = False
         if needed != node.tail.keep_from:
             node.tail.keep(needed)
 
-    def _tell(self, kind: int, peer: int, progress: Progress) -> None:
-        """What is committed of that which the peer is known to hold."""
+    def _send_commit(self, kind: int, peer: int, progress: Progress, *, hint: int = 0) -> None:
+        """Tell a peer what is committed of the entries that it is known to hold."""
         node = self._node
         commit = min(node.commit_index, progress.match_index)
         if commit > progress.told_index:
             progress.told_index = commit
-        node.send(Message(kind, node.node_id, peer, node.term, 0, 0, commit, (), False, 0, self._round))
+        node.send(kind, peer, commit_index=commit, hint=hint, context=self._round)
 
     def _send_appends(self, peer: int, progress: Progress) -> None:
         node = self._node
@@ -182,21 +172,14 @@ class Leadership:
                 progress.paused = True
                 return False
         previous = first - 1
-        term = tail.term(previous)
         node.send(
-            Message(
-                _APPEND,
-                node.node_id,
-                peer,
-                node.term,
-                previous,
-                term,
-                node.commit_index,
-                entries,
-                False,
-                0,
-                self._round,
-            )
+            _APPEND,
+            peer,
+            log_index=previous,
+            log_term=tail.term(previous),
+            commit_index=node.commit_index,
+            entries=entries,
+            context=self._round,
         )
         told = min(node.commit_index, previous + len(entries))
         if told > progress.told_index:
@@ -219,7 +202,8 @@ class Leadership:
 
     # ------------------------------------------------------------------ answers
 
-    def append_answered(self, message: Message) -> None:
+    def on_append_reply(self, message: Message) -> None:
+        """Count what the peer holds, or find where its log agrees."""
         progress = self._heard(message)
         if progress is None:
             return
@@ -230,8 +214,8 @@ class Leadership:
         if progress.refused(message.log_index, agreeing + 1):
             self._node.attention = True
 
-    def heartbeat_answered(self, message: Message) -> None:
-        """It also repairs what was lost: a probe, an append, or the answer to one."""
+    def on_heartbeat_reply(self, message: Message) -> None:
+        """Count what the peer holds, and repair what was lost: a probe, an append, or the answer to one."""
         progress = self._heard(message)
         if progress is None:
             return
@@ -255,8 +239,6 @@ class Leadership:
             progress.commit_index = message.commit_index
         if message.context > progress.round:
             progress.round = message.context
-            if self._reads:
-                self._confirm_reads()
         return progress
 
     def _acknowledged(self, peer: int, progress: Progress, index: int) -> None:
@@ -293,8 +275,6 @@ class Leadership:
         node.commit_index = index
         if progress and node.config.tells_commits:
             node.attention = True
-        if self._reads:
-            self._confirm_reads()
         if node_id not in node.voters and node.memberships.current_index <= index:
             self._retire()
 
@@ -303,7 +283,7 @@ class Leadership:
         node = self._node
         self.collect()
         successor = max(node.voters, key=lambda voter: (self.progress[voter].match_index, -voter))
-        node.send(Message(MessageKind.TIMEOUT_NOW, node.node_id, successor, node.term))
+        node.send(MessageKind.TIMEOUT_NOW, successor)
         node.become_follower(node.term, 0)
 
     # ------------------------------------------------------------------ membership
@@ -351,32 +331,7 @@ class Leadership:
     def _maybe_hand_over(self, progress: Progress) -> None:
         node = self._node
         if progress.match_index == node.tail.last_index:
-            node.send(Message(MessageKind.TIMEOUT_NOW, node.node_id, self.transferee, node.term))
-
-    # ------------------------------------------------------------------ reads
-
-    def read(self, number: int) -> None:
-        """Confirm, by a round that begins now, that nobody else leads; then what is committed may be read."""
-        if self._round == self._round_sent:
-            self._round += 1
-        self._reads.append(_Read(number, self._round))
-        if self.progress:
-            self._heartbeat_due = True
-            self._node.attention = True
-        self._confirm_reads()
-
-    def _confirm_reads(self) -> None:
-        """The commit index of this very moment serves: a later one is never wrong."""
-        if not self.own_term_committed:
-            return
-        node, confirmed = self._node, self._majority_round()
-        while self._reads and self._reads[0].round <= confirmed:
-            node.answer_read(ReadState(self._reads.popleft().number, node.commit_index))
-
-    def end(self) -> None:
-        """Leadership is lost: those who wait for a read must ask again."""
-        for read in self._reads:
-            self._node.answer_read(ReadState(read.number, 0))
+            node.send(MessageKind.TIMEOUT_NOW, self.transferee)
 
     # ------------------------------------------------------------------ what the driver reports
 
@@ -399,28 +354,25 @@ class Leadership:
         progress.paused = True  # a heartbeat's answer, or the install's, starts it again
         progress.heard = index > 0
 
-    def rest(self) -> None:
-        """The last heartbeat for a while. Who answers it is not idle; the others take it in silence.
+    def quiesce(self) -> None:
+        """Send the last heartbeat for a while. A peer that answers it is not idle; the others take it in silence.
 
         It is not for peers that are not heard: what they hold is not known, so they could not tell that they lack
-        something, and would rest without it. They stay awake, and speak up.
+        something, and would stay without it. They go on being ticked, and wake the leader.
         """
-        node = self._node
         for peer, progress in self.progress.items():
             if progress.heard:
-                commit = min(node.commit_index, progress.match_index)
-                message = Message(_HEARTBEAT, node.node_id, peer, node.term, 0, 0, commit, (), False, REST, self._round)
-                node.send(message)
+                self._send_commit(_HEARTBEAT, peer, progress, hint=QUIESCE)
 
     @property
     def idle(self) -> bool:
-        """Nothing to send, to wait for or to tell, as far as peers are heard: the others will speak up themselves.
+        """Nothing to send, to wait for or to tell, as far as peers are heard: the others wake the leader themselves.
 
         A leader that does not hear a majority is never idle: it must find out whether it still leads.
         """
         node = self._node
         last, commit = node.tail.last_index, node.commit_index
-        if self._reads or self.transferee:
+        if self.transferee:
             return False
         heard = int(node.node_id in node.voters)
         for peer, progress in self.progress.items():

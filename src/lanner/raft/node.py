@@ -11,8 +11,8 @@ as a leader, as a follower and in elections lives in `leading`, `following` and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from lanner.errors import NotLeader, NotSupported, Overloaded, ValidationError
 from lanner.raft.electing import FORCED, Election
@@ -23,7 +23,6 @@ from lanner.raft.entry import (
     HardState,
     Message,
     MessageKind,
-    ReadState,
     Ready,
     Role,
     Snapshot,
@@ -35,17 +34,11 @@ from lanner.raft.log import KEEP_NOTHING, LogReader, Tail
 from lanner.raft.membership import Change, Membership, Memberships
 
 if TYPE_CHECKING:
-    from lanner.raft.config import Config, Restored
+    from lanner.raft.config import Chance, Config, Restored
 
 _NORMAL = int(EntryKind.NORMAL)
 _PRE_VOTE = int(MessageKind.PRE_VOTE)
 _FROM_LEADERS = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.COMMIT, MessageKind.SNAPSHOT})
-
-
-class Chance(Protocol):
-    """The part of random.Random that election timeouts need."""
-
-    def randrange(self, stop: int, /) -> int: ...
 
 
 class RaftNode:
@@ -61,7 +54,7 @@ class RaftNode:
         self.voters, self.learners = self.memberships.current
         self.quorum = len(self.voters) // 2 + 1
         self.term, self.vote = restored.hard_state
-        self.role = self._resting_role()
+        self.role = self._passive_role()
         self.leader_id = 0
         self.commit_index = restored.applied_index
         self.applied_index = restored.applied_index
@@ -77,20 +70,18 @@ class RaftNode:
         self._handed_hard_state = restored.hard_state
         self._handed_soft_state = SoftState(self.role, 0)
         self._outbox: list[Message] = []
-        self._reads: list[ReadState] = []
-        self._next_read = 1
         self._snapshots: list[int] = []
         self._next_ready = 0  # the number that the next ready() with something to store gets
         self._next_advance = 0  # the number that the next advance() must carry
         self._handlers: dict[int, Callable[[Message], None]] = {
-            MessageKind.PRE_VOTE_REPLY: self._election.pre_vote_answered,
-            MessageKind.VOTE: self._election.asked,
-            MessageKind.VOTE_REPLY: self._election.vote_answered,
-            MessageKind.APPEND: self.following.append,
-            MessageKind.HEARTBEAT: self.following.heartbeat,
-            MessageKind.COMMIT: self.following.commit,
-            MessageKind.SNAPSHOT: self.following.snapshot,
-            MessageKind.TIMEOUT_NOW: self._told_to_stand,
+            MessageKind.PRE_VOTE_REPLY: self._election.on_pre_vote_reply,
+            MessageKind.VOTE: self._election.on_vote,
+            MessageKind.VOTE_REPLY: self._election.on_vote_reply,
+            MessageKind.APPEND: self.following.on_append,
+            MessageKind.HEARTBEAT: self.following.on_heartbeat,
+            MessageKind.COMMIT: self.following.on_commit,
+            MessageKind.SNAPSHOT: self.following.on_snapshot,
+            MessageKind.TIMEOUT_NOW: self._election.on_timeout_now,
         }
 
     # ------------------------------------------------------------------ what one can see
@@ -126,9 +117,9 @@ class RaftNode:
     def idle(self) -> bool:
         """Nothing is on its way anywhere: the driver need not tick this node until something happens.
 
-        All members of a set must rest together, or the ones that are ticked miss the leader's heartbeats: so a leader
-        that is not to be ticked any more is told to `rest`, and its followers stop when they hear of it and are idle.
-        They must be ticked again when anything happens to the set, and when a member's broker is no longer heard.
+        All members of a set quiesce together, or the ones that are ticked miss the leader's heartbeats: so a leader
+        that is not to be ticked any more is told to `quiesce`, and idle followers stop when they hear of it. They must
+        be ticked again when anything happens to the set, and when a member's broker is no longer heard.
         """
         tail = self.tail
         if tail.durable_index != tail.last_index or self.applied_index != tail.last_index:
@@ -194,17 +185,17 @@ class RaftNode:
             return  # nobody leads or stands without the sole voter's knowledge. Others may not know each other yet
         kind = message.kind
         if kind == _PRE_VOTE:
-            self._election.asked_before(message)
+            self._election.on_pre_vote(message)
             return
         if message.term != self.term and not self._accept_term(message):
             return
         if self.leadership is not None:
             if kind == MessageKind.APPEND_REPLY:
-                self.leadership.append_answered(message)
+                self.leadership.on_append_reply(message)
             elif kind == MessageKind.HEARTBEAT_REPLY:
-                self.leadership.heartbeat_answered(message)
+                self.leadership.on_heartbeat_reply(message)
             elif kind == MessageKind.VOTE:
-                self._election.asked(message)
+                self._election.on_vote(message)
             return
         handler = self._handlers.get(kind)
         if handler is not None:
@@ -239,27 +230,19 @@ class RaftNode:
         voter cannot be reached, or when this node's own id is given."""
         self._lead().transfer(node_id)
 
-    def rest(self) -> None:
-        """Tell the followers that the set rests: the driver of this idle leader will not tick it for a while."""
-        self._lead().rest()
+    def quiesce(self) -> None:
+        """Tell the followers that the driver of this idle leader will not tick it for a while."""
+        self._lead().quiesce()
 
-    def ask_leader(self) -> None:
-        """Let the leader know that this follower is awake: a set rests together or not at all."""
+    def wake_leader(self) -> None:
+        """Let the leader know that this follower is awake: a set quiesces together or not at all."""
         if self.leadership is None and self.leader_id:
-            self.following.speak_up()
+            self.following.wake_leader()
 
     def leader_silent(self) -> None:
         """The driver knows by other means that the leader's broker is not heard: no reason to wait any longer."""
         if self.leadership is None:
             self.elapsed_ticks = max(self.elapsed_ticks, self.config.election_ticks)
-
-    def read_index(self) -> int:
-        """Ask for an index that is safe to read at; the answer comes in a ready's `reads` under the returned number."""
-        leadership = self._lead()
-        number = self._next_read
-        self._next_read += 1
-        leadership.read(number)
-        return number
 
     def report_unreachable(self, node_id: int) -> None:
         """Messages to this peer may have been lost: find out where it is before sending more."""
@@ -273,7 +256,15 @@ class RaftNode:
             raise ValueError(f"a snapshot at {index} is impossible: the log is applied up to {self.applied_index}")
         term = self.tail.term(index)
         entry = Entry(index, term, EntryKind.MEMBERSHIP, self.memberships.at(index).encode())
-        return Message(MessageKind.SNAPSHOT, self.node_id, node_id, self.term, index, term, 0, (entry,))
+        return Message(
+            kind=MessageKind.SNAPSHOT,
+            sender=self.node_id,
+            receiver=node_id,
+            term=self.term,
+            log_index=index,
+            log_term=term,
+            entries=(entry,),
+        )
 
     def report_snapshot(self, node_id: int, ok: bool, index: int = 0) -> None:
         """What became of the snapshot for a peer; `index` is where it ended."""
@@ -330,10 +321,8 @@ class RaftNode:
             return Ready(number, hard_state, entries, committed, (), soft_state)
         self.attention = False
         messages, self._outbox = self._outbox, []
-        reads, self._reads = self._reads, []
         snapshots, self._snapshots = self._snapshots, []
-        install = self.following.take_offered()
-        return Ready(number, hard_state, entries, committed, messages or (), soft_state, reads, snapshots, install)
+        return Ready(number, hard_state, entries, committed, messages or (), soft_state, snapshots)
 
     def advance(self, ready: Ready) -> None:
         """That ready's hard state and entries are durable. Readies complete in the order they were handed out; one that
@@ -380,9 +369,9 @@ class RaftNode:
         if new_term:
             self.term = term
             self.vote = 0
-        self._enter(self._resting_role(), leader_id)
+        self._enter(self._passive_role(), leader_id)
         if leader_id:
-            self._election.led()
+            self._election.leader_known()
         if new_term:
             self.following.reset()
 
@@ -402,7 +391,6 @@ class RaftNode:
 
     def _enter(self, role: Role, leader_id: int) -> None:
         if self.leadership is not None:
-            self.leadership.end()
             self.leadership = None
             self.tail.keep(KEEP_NOTHING)
         self.role = role
@@ -426,7 +414,7 @@ class RaftNode:
         if self.leadership is not None:
             self.leadership.membership_changed()
         elif self.role is Role.FOLLOWER or self.role is Role.LEARNER:
-            self.role = self._resting_role()
+            self.role = self._passive_role()
 
     def restore(self, snapshot: Snapshot) -> None:
         """A snapshot is the log's new beginning."""
@@ -443,32 +431,52 @@ class RaftNode:
         if message.term < self.term:
             if kind in _FROM_LEADERS:
                 # A leader that was left behind must hear of it, or a node with a higher term could never rejoin.
-                self.send(Message(MessageKind.APPEND_REPLY, self.node_id, message.sender, self.term))
+                self.send(MessageKind.APPEND_REPLY, message.sender)
             elif kind == MessageKind.VOTE:
-                self.send(Message(MessageKind.VOTE_REPLY, self.node_id, message.sender, self.term, rejected=True))
+                self.send(MessageKind.VOTE_REPLY, message.sender, rejected=True)
             return False
-        if kind == MessageKind.VOTE and message.context != FORCED and self._election.leased(message.sender):
+        if kind == MessageKind.VOTE and message.context != FORCED and self._election.has_live_leader(message.sender):
             return False
         if kind == MessageKind.PRE_VOTE_REPLY and not message.rejected:
             return True  # it answers the term that this node would stand in
         self.become_follower(message.term, message.sender if kind in _FROM_LEADERS else 0)
         return True
 
-    def _told_to_stand(self, message: Message) -> None:
-        """The leader hands over: no pre-vote, and the others' lease on it does not count."""
-        self._election.campaign(forced=True)
-
     def _lead(self) -> Leadership:
         if self.leadership is None:
             raise NotLeader(leader_id=self.leader_id)
         return self.leadership
 
-    def send(self, message: Message) -> None:
-        self._outbox.append(message)
-        self.attention = True
-
-    def answer_read(self, read: ReadState) -> None:
-        self._reads.append(read)
+    def send(
+        self,
+        kind: int,
+        receiver: int,
+        *,
+        term: int = 0,
+        log_index: int = 0,
+        log_term: int = 0,
+        commit_index: int = 0,
+        entries: Sequence[Entry] = (),
+        rejected: bool = False,
+        hint: int = 0,
+        context: int = 0,
+    ) -> None:
+        """Send a message with the next ready, in this node's term unless another one is given."""
+        self._outbox.append(
+            Message(
+                kind=kind,
+                sender=self.node_id,
+                receiver=receiver,
+                term=term or self.term,
+                log_index=log_index,
+                log_term=log_term,
+                commit_index=commit_index,
+                entries=entries,
+                rejected=rejected,
+                hint=hint,
+                context=context,
+            )
+        )
         self.attention = True
 
     def need_snapshot(self, peer: int) -> None:
@@ -480,7 +488,8 @@ class RaftNode:
         if index > self.commit_index:
             self.commit_index = index
 
-    def _resting_role(self) -> Role:
+    def _passive_role(self) -> Role:
+        """The role of a node that neither leads nor stands for election."""
         return Role.LEARNER if self.node_id in self.learners else Role.FOLLOWER
 
     def _draw_timeout(self) -> int:

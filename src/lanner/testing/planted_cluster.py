@@ -19,7 +19,7 @@ from lanner.broker.steps import Steps
 from lanner.broker.steward import Steward
 from lanner.errors import UnknownRecord
 from lanner.model import TopicSettings
-from lanner.raft import HardState, Message, RaftNode, Role, Snapshot
+from lanner.raft import HardState, Message, MessageKind, RaftNode, Role, Snapshot
 from lanner.raft.electing import Election
 from lanner.raft.following import Following
 from lanner.raft.leading import Leadership
@@ -31,29 +31,29 @@ from lanner.testing.plants import Patch, Plant
 
 
 def _double_vote(patch: Patch) -> None:
-    asked = Election.asked
+    on_vote = Election.on_vote
 
     def forget_and_vote(election: Election, message: Message) -> None:
         election._node.vote = 0
-        asked(election, message)
+        on_vote(election, message)
 
-    patch(Election, "asked", forget_and_vote)
+    patch(Election, "on_vote", forget_and_vote)
 
 
 def _elect_shorter(patch: Patch) -> None:
-    patch(Election, "_log_suffices", lambda election, message: True)
+    patch(Election, "_log_is_recent", lambda election, message: True)
 
 
 def _vote_unsynced(patch: Patch) -> None:
-    asked = Election.asked
+    on_vote = Election.on_vote
 
     def vote_at_once(election: Election, message: Message) -> None:
-        asked(election, message)
-        waiting, election._waiting = election._waiting, []
-        for answer in waiting:
-            election._node.send(answer)
+        on_vote(election, message)
+        granted, election._granted = election._granted, []
+        for grant in granted:
+            election._node.send(MessageKind.VOTE_REPLY, grant.vote, term=grant.term)
 
-    patch(Election, "asked", vote_at_once)
+    patch(Election, "on_vote", vote_at_once)
 
 
 def _lose_vote(patch: Patch) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from lanner import limits
 from lanner.broker.links import peers as module
@@ -30,8 +31,17 @@ from lanner.wire.peers import Pulse
 from lanner.wire.staging import ReportItem, ReportKind
 
 SECONDS = 10.0
-APPEND = Message(MessageKind.APPEND, 1, 2, 3, 4, 3, 4, [Entry(5, 3, EntryKind.NORMAL, b"payload")])
-VOTE = Message(MessageKind.VOTE, 1, 2, 3)
+APPEND = Message(
+    kind=MessageKind.APPEND,
+    sender=1,
+    receiver=2,
+    term=3,
+    log_index=4,
+    log_term=3,
+    commit_index=4,
+    entries=[Entry(5, 3, EntryKind.NORMAL, b"payload")],
+)
+VOTE = Message(kind=MessageKind.VOTE, sender=1, receiver=2, term=3)
 
 
 class Home:
@@ -152,7 +162,7 @@ async def test_votes_travel_in_front_of_entries_that_leave_anyway_if_nothing_is_
 
         for _, link in other.links:
             link._transport.pause_reading()  # type: ignore[union-attr]
-        large = APPEND._replace(entries=[Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB)])
+        large = replace(APPEND, entries=[Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB)])
         for _ in range(12):
             peers.put("other", 9, large)
         peers.flush()
@@ -168,7 +178,7 @@ async def test_votes_travel_in_front_of_entries_that_leave_anyway_if_nothing_is_
 async def test_messages_of_one_turn_leave_together_in_frames_of_bounded_size() -> None:
     other = Other()
     entry = Entry(5, 3, EntryKind.NORMAL, b"x" * 100_000)
-    large = APPEND._replace(entries=(entry,))
+    large = replace(APPEND, entries=(entry,))
     async with pair(other) as (_, peers):
         for set_id in range(1, 8):
             peers.put("other", set_id, large)
@@ -199,7 +209,7 @@ async def test_what_waits_for_a_slow_reader_is_bounded(monkeypatch: pytest.Monke
     async with pair(other) as (home, peers):
         for _, link in other.links:
             link._transport.pause_reading()  # type: ignore[union-attr]
-        large = APPEND._replace(entries=(Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB),))
+        large = replace(APPEND, entries=(Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB),))
         for _ in range(40):
             peers.put("other", 9, large)
         peers.flush()

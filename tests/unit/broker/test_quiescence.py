@@ -192,7 +192,9 @@ def test_a_mark_of_rest_means_nothing_to_who_has_something_to_do() -> None:
     flock, set_id, leader = rested()
     other = next(broker for broker in flock.up() if broker is not leader)
     node = other.replica(set_id).node
-    mark = Message(MessageKind.HEARTBEAT, leader.held()[set_id], node.node_id, node.term, hint=1)
+    mark = Message(
+        kind=MessageKind.HEARTBEAT, sender=leader.held()[set_id], receiver=node.node_id, term=node.term, hint=1
+    )
     other.engine.wake(set_id)
     other.engine.step(set_id, mark)
     assert set_id in other.engine.resting() and other.engine.take_messages() == []

@@ -124,7 +124,15 @@ def test_a_vote_leaves_only_when_it_is_on_the_disk(brokers: Brokers) -> None:
     other = next(number for number in EVERYBODY if number not in (leader.number, follower.number))
     begun = _busy_follower(leader, follower)
     node = follower.engine.replica(1).node
-    asks = Message(MessageKind.VOTE, other, follower.number, node.term + 1, 1_000, node.term, context=1)
+    asks = Message(
+        kind=MessageKind.VOTE,
+        sender=other,
+        receiver=follower.number,
+        term=node.term + 1,
+        log_index=1_000,
+        log_term=node.term,
+        context=1,
+    )
     follower.engine.step(1, asks)
     assert said(follower, MessageKind.VOTE_REPLY) == []
     finish(follower, begun)
@@ -160,7 +168,9 @@ def test_a_leader_whose_disk_hangs_answers_its_callers_when_another_is_elected(b
     successor = brokers.leader()
     assert successor.engine.replica(1).partition.end_offset == 1
     term = successor.engine.replica(1).node.term
-    leader.engine.step(1, Message(MessageKind.HEARTBEAT, successor.number, leader.number, term))
+    leader.engine.step(
+        1, Message(kind=MessageKind.HEARTBEAT, sender=successor.number, receiver=leader.number, term=term)
+    )
     assert leader.engine.pump() is None
     assert isinstance(told[0], NotLeader) and isinstance(answers[0], NotLeader)
     assert leader.engine.replica(1).node.role is Role.FOLLOWER

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lanner import batch
 from lanner.broker.replicas import snapshots
@@ -233,7 +234,9 @@ class Member:
             step = Change.DEMOTE if NEWCOMER in node.voters else Change.ADD_LEARNER
         try:
             node.change_membership(step, NEWCOMER)
-            self.engine.step(SET, Message(0, 0, 0, 0))  # to nobody: it only makes the engine look at the replica
+            self.engine.step(
+                SET, Message(kind=0, sender=0, receiver=0, term=0)
+            )  # to nobody: it only makes the engine look at the replica
         except LannerError:
             pass
 
@@ -356,7 +359,7 @@ announce = RaftNode.snapshot_message
 def forget_members(node: RaftNode, peer: int, index: int) -> Message:
     message = announce(node, peer, index)
     founders = Membership(FOUNDERS, frozenset()).encode()
-    return message._replace(entries=(message.entries[0]._replace(payload=founders),))
+    return replace(message, entries=(message.entries[0]._replace(payload=founders),))
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,6 @@ class Host:
         self.writes: deque[Ready | Flip] = deque()
         self.applied, self.digest = self.disk.saved_index, self.disk.saved_digest
         self.seen_commit = self.applied
-        self.offered: Flip | None = None
-        self.reads: dict[int, int] = {}
         self.sending: dict[int, int] = {}  # peer → ticks until its snapshot counts as failed
         self.cluster.witness.restarted(self.node)
 
@@ -152,15 +150,8 @@ class Host:
             if ready.committed:
                 cluster.witness.applied(self, ready.committed)
                 node.applied(self.applied)
-            for read in ready.reads:
-                floor = self.reads.pop(read.number)
-                if read.index:
-                    cluster.witness.read_answered(read.index, floor)
-                    cluster.facts["reads"] += 1
             for peer in ready.snapshots:
                 self._send_snapshot(peer)
-            if ready.install is not None:
-                self.offered = Flip(ready.install, cluster.snapshots[ready.install.index])
             if ready.must_store or self.writes:
                 self.writes.append(ready)
             else:
@@ -199,11 +190,9 @@ class Host:
             self.node.advance(later)
 
     def install(self) -> None:
-        if self.node is None or self.offered is None:
-            return
-        offered, self.offered = self.offered, None
-        if self.node.begin_install(offered.snapshot):
-            self.writes.append(offered)
+        wanted = None if self.node is None else self.node.installing
+        if self.node is not None and wanted is not None and self.node.begin_install(wanted):
+            self.writes.append(Flip(wanted, self.cluster.snapshots[wanted.index]))
 
     def save(self, compact_to: float) -> None:
         node, disk = self.node, self.disk
@@ -329,12 +318,6 @@ class Cluster:
         payload = self.rng.randbytes(self.rng.choice((1, 5, 30, 100)))
         self.on_leader(lambda node, _: [node.propose(payload) for _ in range(self.rng.choice((1, 1, 4)))])
 
-    def read(self) -> None:
-        def ask(node: RaftNode, host: Host) -> None:
-            host.reads[node.read_index()] = self.witness.committed_index
-
-        self.on_leader(ask)
-
     def transfer(self) -> None:
         def hand_over(node: RaftNode, _: Host) -> None:
             node.transfer(self.rng.choice(sorted(node.voters)))
@@ -439,7 +422,6 @@ class Cluster:
             (self.tick, 10),
             (self.write, 30),
             (self.propose, 10),
-            (self.read, 2),
             (self.transfer, 0.3),
             (self.change, 1.5),
             (self.save, 1.5),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lanner.raft import HardState, Message, MessageKind, ReadState, Restored, Snapshot
+from lanner.raft import HardState, Message, MessageKind, Restored, Snapshot
 from lanner.raft.electing import Election
 from lanner.raft.following import Following
 from lanner.raft.leading import Leadership
@@ -20,13 +20,13 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def double_vote(patch: pytest.MonkeyPatch) -> None:
-    honest = Election.asked
+    honest = Election.on_vote
 
-    def asked(self: Election, message: Message) -> None:
+    def on_vote(self: Election, message: Message) -> None:
         self._node.vote = 0
         honest(self, message)
 
-    patch.setattr(Election, "asked", asked)
+    patch.setattr(Election, "on_vote", on_vote)
 
 
 def lost_vote_on_restart(patch: pytest.MonkeyPatch) -> None:
@@ -41,18 +41,19 @@ def lost_vote_on_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def vote_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    honest = Election.asked
+    honest = Election.on_vote
 
-    def asked(self: Election, message: Message) -> None:
+    def on_vote(self: Election, message: Message) -> None:
         honest(self, message)
-        self._node._outbox += self._waiting
-        self._waiting = []
+        granted, self._granted = self._granted, []
+        for grant in granted:
+            self._node.send(MessageKind.VOTE_REPLY, grant.vote, term=grant.term)
 
-    patch.setattr(Election, "asked", asked)
+    patch.setattr(Election, "on_vote", on_vote)
 
 
 def vote_for_a_shorter_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Election, "_log_suffices", lambda self, message: True)
+    patch.setattr(Election, "_log_is_recent", lambda self, message: True)
 
 
 def commit_of_an_older_term(patch: pytest.MonkeyPatch) -> None:
@@ -100,17 +101,6 @@ def ack_of_entries_that_were_replaced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftNode, "advance", advance)
 
 
-def read_from_a_stale_leader(patch: pytest.MonkeyPatch) -> None:
-    def read(self: Leadership, number: int) -> None:
-        self._node.answer_read(ReadState(number, self._node.commit_index))
-
-    patch.setattr(Leadership, "read", read)
-
-
-def read_before_the_own_term_committed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leadership, "own_term_committed", property(lambda self: True))
-
-
 def membership_change_before_the_own_term_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leadership, "check_change", lambda self: None)
 
@@ -141,15 +131,15 @@ def restart_that_forgets_a_membership(patch: pytest.MonkeyPatch) -> None:
 
 
 def candidate_that_asks_before_its_vote_is_durable(patch: pytest.MonkeyPatch) -> None:
-    honest = Election._stand
+    honest = Election._start
 
-    def stand(self: Election, *, forced: bool = False) -> None:
+    def start(self: Election, *, forced: bool = False) -> None:
         honest(self, forced=forced)
         self._requested = True
         self._votes[self._node.node_id] = True
-        self._ask(MessageKind.VOTE, self._node.term)
+        self._request_votes(MessageKind.VOTE, self._node.term)
 
-    patch.setattr(Election, "_stand", stand)
+    patch.setattr(Election, "_start", start)
 
 
 PLANTS: dict[str, Plant] = {
@@ -164,8 +154,6 @@ PLANTS: dict[str, Plant] = {
         truncation_of_committed_entries,
         ack_before_the_followers_sync,
         ack_of_entries_that_were_replaced,
-        read_from_a_stale_leader,
-        read_before_the_own_term_committed,
         membership_change_before_the_own_term_committed,
         wiped_voter_that_votes,
         snapshot_that_forgets_the_membership,

@@ -47,7 +47,6 @@ def test_a_replica_set_keeps_every_promise_whatever_happens_and_converges(voters
             "splits",
             "changes",
             "transfers",
-            "reads",
             "snapshots",
             "installs",
             "wipes",

@@ -4,6 +4,7 @@ import random
 import struct
 
 import pytest
+from msgspec.structs import replace
 
 from lanner import limits
 from lanner.errors import ProtocolError
@@ -11,9 +12,29 @@ from lanner.raft import Entry, EntryKind, Membership, Message, MessageKind, deco
 from lanner.raft.codec import _HEAD, _ROW
 
 ENTRIES = [Entry(8, 2, EntryKind.NORMAL, b"one"), Entry(9, 3, EntryKind.NOOP, b""), Entry(10, 3, 1, b"x" * 300)]
-APPEND = Message(MessageKind.APPEND, 1, 2, 3, 7, 2, 6, ENTRIES, False, 0, 44)
+APPEND = Message(
+    kind=MessageKind.APPEND,
+    sender=1,
+    receiver=2,
+    term=3,
+    log_index=7,
+    log_term=2,
+    commit_index=6,
+    entries=ENTRIES,
+    rejected=False,
+    hint=0,
+    context=44,
+)
 MEMBERSHIP = Membership(frozenset({1, 2}), frozenset({9})).encode()
-SNAPSHOT = Message(MessageKind.SNAPSHOT, 1, 2, 3, 7, 2, entries=[Entry(7, 2, EntryKind.MEMBERSHIP, MEMBERSHIP)])
+SNAPSHOT = Message(
+    kind=MessageKind.SNAPSHOT,
+    sender=1,
+    receiver=2,
+    term=3,
+    log_index=7,
+    log_term=2,
+    entries=[Entry(7, 2, EntryKind.MEMBERSHIP, MEMBERSHIP)],
+)
 
 
 def frame(message: Message) -> bytes:
@@ -24,11 +45,23 @@ def frame(message: Message) -> bytes:
     "message",
     [
         APPEND,
-        APPEND._replace(entries=ENTRIES[:1]),
-        APPEND._replace(entries=()),
+        replace(APPEND, entries=ENTRIES[:1]),
+        replace(APPEND, entries=()),
         SNAPSHOT,
-        Message(MessageKind.APPEND_REPLY, 2, 1, 3, 7, 2, 6, (), True, 5, 44),
-        *(Message(kind, 1, 2, 3, context=1) for kind in MessageKind),
+        Message(
+            kind=MessageKind.APPEND_REPLY,
+            sender=2,
+            receiver=1,
+            term=3,
+            log_index=7,
+            log_term=2,
+            commit_index=6,
+            entries=(),
+            rejected=True,
+            hint=5,
+            context=44,
+        ),
+        *(Message(kind=kind, sender=1, receiver=2, term=3, context=1) for kind in MessageKind),
     ],
 )
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
@@ -43,7 +76,7 @@ def test_encoding_hands_out_the_payloads_themselves() -> None:
 
 
 def test_every_shorter_or_longer_frame_is_refused() -> None:
-    for message in (APPEND, SNAPSHOT, APPEND._replace(entries=())):
+    for message in (APPEND, SNAPSHOT, replace(APPEND, entries=())):
         whole = frame(message)
         for size in range(len(whole)):
             with pytest.raises(ProtocolError):
@@ -99,3 +132,8 @@ def test_random_damage_is_refused_or_harmless_and_never_anything_else() -> None:
         except ProtocolError:
             continue
         assert frame(message) == bytes(data)
+
+
+def test_a_message_is_built_by_name_so_that_no_field_takes_anothers_place() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Message(MessageKind.VOTE, 1, 2, 3)  # type: ignore[misc, call-arg]

@@ -150,7 +150,7 @@ def test_a_leader_refuses_a_vote_in_its_own_term_and_ignores_what_only_followers
 
 def test_a_message_for_another_id_is_not_taken() -> None:
     node, _ = make_one_of_three()
-    node.step(Message(MessageKind.VOTE, sender=2, receiver=77, term=5))
+    node.step(Message(kind=MessageKind.VOTE, sender=2, receiver=77, term=5))
     assert (node.term, node.has_ready()) == (0, False)
 
 

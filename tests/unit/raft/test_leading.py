@@ -12,7 +12,6 @@ from lanner.raft import (
     Membership,
     MessageKind,
     RaftNode,
-    ReadState,
     Restored,
     Role,
     find_memberships,
@@ -168,51 +167,6 @@ def test_an_answer_to_an_old_heartbeat_is_no_sign_of_life() -> None:
         if node.role is Role.LEADER:
             say(node, MessageKind.HEARTBEAT_REPLY, 3, log_index=1, context=2)
     assert node.role is Role.PRE_CANDIDATE
-
-
-# ------------------------------------------------------------------ reads
-
-
-def test_a_read_is_answered_after_a_majority_has_answered_a_later_round() -> None:
-    node, log = make_leader_of_three()
-    number = node.read_index()
-    ready = node.ready()
-    assert ready.reads == []
-    context = ready.messages[0].context
-    finish(node, log, ready)
-    say(node, MessageKind.HEARTBEAT_REPLY, 2, log_index=1, context=context - 1)
-    assert node.ready().reads in ((), [])
-    say(node, MessageKind.HEARTBEAT_REPLY, 2, log_index=1, context=context)
-    assert node.ready().reads == [ReadState(number, 1)]
-
-
-def test_reads_between_two_readies_share_a_round() -> None:
-    node, log = make_leader_of_three()
-    numbers = [node.read_index() for _ in range(3)]
-    messages = drain(node, log)
-    assert kinds(messages) == [("HEARTBEAT", 2), ("HEARTBEAT", 3)]
-    say(node, MessageKind.HEARTBEAT_REPLY, 3, log_index=1, context=messages[0].context)
-    assert [read.number for read in node.ready().reads] == numbers
-
-
-def test_a_read_waits_for_an_entry_of_the_own_term() -> None:
-    node, log = make_one_of_three((1, 1))
-    elect(node, log)
-    number = node.read_index()
-    context = drain(node, log)[0].context
-    say(node, MessageKind.HEARTBEAT_REPLY, 2, log_index=2, context=context)
-    assert node.ready().reads in ((), [])
-    acknowledge(node, 2, 3)
-    assert node.ready().reads == [ReadState(number, 3)]
-
-
-def test_a_read_fails_when_leadership_is_lost_and_is_refused_without_it() -> None:
-    node, _log = make_leader_of_three()
-    number = node.read_index()
-    say(node, MessageKind.APPEND, 2, term=9)
-    assert node.ready().reads == [ReadState(number, 0)]
-    with pytest.raises(NotLeader):
-        node.read_index()
 
 
 # ------------------------------------------------------------------ hand-over
@@ -476,7 +430,7 @@ def test_a_set_is_idle_when_everybody_knows_that_everything_is_done() -> None:
     for peer in (2, 3):
         say(node, MessageKind.HEARTBEAT_REPLY, peer, log_index=2, commit_index=2)
     assert node.idle
-    node.read_index()
+    node.transfer(2)
     drain(node, log)
     assert not node.idle
 

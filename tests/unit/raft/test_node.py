@@ -78,13 +78,13 @@ def test_a_candidate_without_a_majority_tries_again_with_a_new_term() -> None:
     node.campaign()
     node.advance(node.ready())
     assert (node.role, node.term) == (Role.PRE_CANDIDATE, 3)
-    node.step(Message(MessageKind.PRE_VOTE_REPLY, sender=2, receiver=NODE, term=4))
+    node.step(Message(kind=MessageKind.PRE_VOTE_REPLY, sender=2, receiver=NODE, term=4))
     assert (node.role, node.term) == (Role.CANDIDATE, 4)
     node.advance(node.ready())
     for _ in range(40):
         node.tick()
     assert (node.role, node.term) == (Role.PRE_CANDIDATE, 4)
-    node.step(Message(MessageKind.PRE_VOTE_REPLY, sender=3, receiver=NODE, term=5))
+    node.step(Message(kind=MessageKind.PRE_VOTE_REPLY, sender=3, receiver=NODE, term=5))
     assert (node.role, node.term) == (Role.CANDIDATE, 5)
 
 
@@ -92,7 +92,7 @@ def test_a_vote_of_an_older_term_does_not_elect() -> None:
     node = make_node(learners=frozenset({2}))
     node.campaign()
     ready = node.ready()
-    node.step(Message(MessageKind.HEARTBEAT, sender=2, receiver=NODE, term=5))
+    node.step(Message(kind=MessageKind.HEARTBEAT, sender=2, receiver=NODE, term=5))
     node.advance(ready)
     assert (node.role, node.term, node.vote) == (Role.FOLLOWER, 5, 0)
 
@@ -125,7 +125,7 @@ def test_a_higher_term_makes_a_leader_step_down_and_it_can_lead_again() -> None:
     node.campaign()
     settle(node, log)
     node.propose(b"kept")
-    node.step(Message(MessageKind.APPEND, sender=2, receiver=NODE, term=9))
+    node.step(Message(kind=MessageKind.APPEND, sender=2, receiver=NODE, term=9))
     assert (node.role, node.term, node.vote, node.uncommitted_bytes) == (Role.FOLLOWER, 9, 0, 0)
     assert not node.own_term_applied
     assert settle(node, log) == []  # durable, but nobody has committed it
@@ -142,7 +142,7 @@ def test_a_message_that_says_nothing_new_changes_nothing(sender: int, term: int)
     node = make_node(log, learners=frozenset({2}))
     node.campaign()
     settle(node, log)
-    node.step(Message(MessageKind.HEARTBEAT, sender=sender, receiver=NODE, term=term))
+    node.step(Message(kind=MessageKind.HEARTBEAT, sender=sender, receiver=NODE, term=term))
     assert (node.role, node.term) == (Role.LEADER, 1)
     assert not node.has_ready()
 
@@ -152,9 +152,9 @@ def test_a_leader_that_was_left_behind_is_told_the_newer_term() -> None:
     node = make_node(log, learners=frozenset({2}))
     node.campaign()
     settle(node, log)
-    node.step(Message(MessageKind.HEARTBEAT, sender=2, receiver=NODE, term=0))
+    node.step(Message(kind=MessageKind.HEARTBEAT, sender=2, receiver=NODE, term=0))
     assert (node.role, node.term) == (Role.LEADER, 1)
-    assert node.ready().messages == [Message(MessageKind.APPEND_REPLY, NODE, 2, 1)]
+    assert node.ready().messages == [Message(kind=MessageKind.APPEND_REPLY, sender=NODE, receiver=2, term=1)]
 
 
 # ------------------------------------------------------------------ proposals and commits

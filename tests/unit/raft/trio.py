@@ -40,7 +40,7 @@ def finish(node: RaftNode, log: StoredLog, ready: Ready) -> None:
 
 
 def say(node: RaftNode, kind: MessageKind, sender: int, *, term: int | None = None, **fields: object) -> None:
-    node.step(Message(kind, sender, NODE, node.term if term is None else term, **fields))  # type: ignore[arg-type]
+    node.step(Message(kind=kind, sender=sender, receiver=NODE, term=node.term if term is None else term, **fields))  # type: ignore[arg-type]
 
 
 def elect(node: RaftNode, log: StoredLog) -> list[Message]:

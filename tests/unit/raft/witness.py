@@ -60,10 +60,6 @@ class Witness:
             if index > disk.last_index or (index and not disk.holds(index, host.node.tail.term(index))):
                 raise Violation(f"unsynced answer: node {message.sender} for entry {index}")
 
-    def read_answered(self, index: int, floor: int) -> None:
-        if index < floor:
-            raise Violation(f"stale read: at {index}, although {floor} was committed when it was asked for")
-
     def membership_proposed(self, node: RaftNode) -> None:
         if not node.commit_index or self.committed[node.commit_index - 1].term != node.term:
             raise Violation(f"early membership: node {node.node_id} has committed nothing in term {node.term}")

@@ -63,27 +63,31 @@ def test_two_votes_in_a_term(cluster: SimCluster) -> None:
     others = sorted(node.voters - {node.node_id})
     witness, term = cluster.witness, node.term + 1
     node.durable_hard_state = HardState(term, others[0])
-    witness.sent(broker, CLUSTER_SET, Message(MessageKind.VOTE_REPLY, node.node_id, others[0], term))
+    witness.sent(
+        broker, CLUSTER_SET, Message(kind=MessageKind.VOTE_REPLY, sender=node.node_id, receiver=others[0], term=term)
+    )
     node.durable_hard_state = HardState(term, others[1])
-    reply = Message(MessageKind.VOTE_REPLY, node.node_id, others[1], term)
+    reply = Message(kind=MessageKind.VOTE_REPLY, sender=node.node_id, receiver=others[1], term=term)
     assert broken(lambda: witness.sent(broker, CLUSTER_SET, reply)) == "double vote"
 
 
 def test_a_vote_that_the_disk_does_not_hold(cluster: SimCluster) -> None:
     broker, node = follower_of(cluster)
-    vote = Message(MessageKind.VOTE, node.node_id, 9, node.term + 1)
+    vote = Message(kind=MessageKind.VOTE, sender=node.node_id, receiver=9, term=node.term + 1)
     assert broken(lambda: cluster.witness.sent(broker, CLUSTER_SET, vote)) == "unsynced vote"
 
 
 def test_a_refusal_promises_nothing(cluster: SimCluster) -> None:
     broker, node = follower_of(cluster)
-    refusal = Message(MessageKind.VOTE_REPLY, node.node_id, 9, node.term + 1, rejected=True)
+    refusal = Message(kind=MessageKind.VOTE_REPLY, sender=node.node_id, receiver=9, term=node.term + 1, rejected=True)
     cluster.witness.sent(broker, CLUSTER_SET, refusal)
 
 
 def test_an_answer_for_what_the_disk_does_not_hold(cluster: SimCluster) -> None:
     broker, node = follower_of(cluster)
-    reply = Message(MessageKind.APPEND_REPLY, node.node_id, 9, node.term, node.durable_index + 1)
+    reply = Message(
+        kind=MessageKind.APPEND_REPLY, sender=node.node_id, receiver=9, term=node.term, log_index=node.durable_index + 1
+    )
     assert broken(lambda: cluster.witness.sent(broker, CLUSTER_SET, reply)) == "unsynced answer"
 
 

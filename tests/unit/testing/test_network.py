@@ -9,7 +9,7 @@ LATE_MS = DELAY_MS_MAX + DETOUR_MS_MAX
 
 
 def heartbeat(number: int, sender: int = 1, receiver: int = 2) -> Message:
-    return Message(MessageKind.HEARTBEAT, sender, receiver, 1, commit_index=number)
+    return Message(kind=MessageKind.HEARTBEAT, sender=sender, receiver=receiver, term=1, commit_index=number)
 
 
 def arrivals(network: SimNetwork, now_ms: int = LATE_MS) -> list[int]:
@@ -30,7 +30,17 @@ def exchange(seed: int) -> list[int]:
 def test_a_message_arrives_as_it_was_sent_with_its_set_and_not_before_its_time() -> None:
     network = SimNetwork(Random(1))
     entries = [Entry(6, 2, EntryKind.NORMAL, b"payload"), Entry(7, 3, EntryKind.NORMAL, b"")]
-    message = Message(MessageKind.APPEND, 1, 2, 3, 5, 2, 4, entries, context=9)
+    message = Message(
+        kind=MessageKind.APPEND,
+        sender=1,
+        receiver=2,
+        term=3,
+        log_index=5,
+        log_term=2,
+        commit_index=4,
+        entries=entries,
+        context=9,
+    )
     network.send(17, message, 100)
     assert len(network) == 1
     assert network.arrive(99) is None

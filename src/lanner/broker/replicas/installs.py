@@ -150,14 +150,13 @@ class Installs:
         node = replica.node
         entry = Entry(piece.index, piece.index_term, EntryKind.MEMBERSHIP, piece.members)
         message = Message(
-            MessageKind.SNAPSHOT,
-            piece.sender,
-            piece.receiver,
-            piece.term,
-            piece.index,
-            piece.index_term,
-            0,
-            (entry,),
+            kind=MessageKind.SNAPSHOT,
+            sender=piece.sender,
+            receiver=piece.receiver,
+            term=piece.term,
+            log_index=piece.index,
+            log_term=piece.index_term,
+            entries=(entry,),
         )
         try:
             node.step(message)

@@ -48,7 +48,7 @@ class Rest:
             return
         if replica.set_id in self and message.sender != replica.node.leader_id:
             # Awake alone it would hear no heartbeats, and soon vote for any that asks; so the leader wakes, too.
-            replica.node.ask_leader()
+            replica.node.wake_leader()
         self.wake(replica)
 
     def forget(self, set_id: int) -> None:
@@ -72,7 +72,7 @@ class Rest:
                 stirred.append(replica)
         for replica in sleepy:
             self.forget(replica.set_id)
-            replica.node.rest()
+            replica.node.quiesce()
         return stirred + sleepy
 
     def _may_rest(self, set_id: int, node: RaftNode) -> bool:
