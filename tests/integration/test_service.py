@@ -424,3 +424,11 @@ async def test_producer_ids_are_never_handed_out_twice(service: Service) -> None
     count = limits.PRODUCER_ID_BLOCK + 10
     opened = await asyncio.gather(*(service.open_producer(ANONYMOUS) for _ in range(count)))
     assert len({producer for producer, _ in opened}) == count
+
+
+async def test_producer_ids_that_were_fetched_long_ago_are_not_handed_out(service: Service) -> None:
+    first, _ = await service.open_producer(ANONYMOUS)
+    assert (await service.open_producer(ANONYMOUS))[0] == first + 1
+    assert service._producer_ids_until > asyncio.get_running_loop().time()
+    service._producer_ids_until = 0.0  # long ago
+    assert (await service.open_producer(ANONYMOUS))[0] >= first + limits.PRODUCER_ID_BLOCK

@@ -104,7 +104,7 @@ def _find_repeat(state: State, header: HeaderLike) -> Appended | None:
         if header.sequence < 0:
             raise MalformedBatch("a batch with a producer id needs a sequence", field="sequence")
         sent = state.producers.find_duplicate(
-            header.producer_id, header.producer_epoch, header.priority, header.sequence
+            header.producer_id, header.producer_epoch, header.priority, header.sequence, state.machine_ms
         )
         if sent is not None:
             return Appended(sent.base_offset, sent.count or header.count, sent.append_ms, True)

@@ -269,7 +269,7 @@ class _Changes:
 
     def forget_producers(self, fact: records.ProducersForgotten) -> None:
         for producer_id, active_ms in fact.producers:
-            self.state.producers.forget(producer_id, active_ms)
+            self.state.producers.forget(producer_id, active_ms, fact.refused_until_ms)
 
     def forget_dedup(self, fact: records.DedupForgotten) -> None:
         self.state.dedup.forget(fact.until_ms)

@@ -5,6 +5,11 @@ of a lane are kept: a repeat of one of them gets that result back. A repeat that
 but where is forgotten: it is a duplicate with base offset -1. A number too high is a gap; a producer that is not
 known must start at 0. A dedup id does the same for callers without a producer id.
 
+A producer is known for a week after its last batch. Where too many come in that time, the longest idle are forgotten
+before, and the *floor* is the highest id of those. Until the week is over, a producer that is not known is refused at
+or below the floor, also at 0: it may have been there, and what it sends may be stored. Ids rise, so that one that is
+made anew lies above the floor as a rule.
+
 Nothing here forgets by itself: a decision says which idle producers and which old ids go.
 """
 
@@ -18,7 +23,7 @@ import msgspec
 from lanner.errors import ProducerFenced, ProducerUnknown, SequenceGap
 from lanner.limits import PRODUCER_RESULTS_KEPT
 from lanner.partition.batches import Rows
-from lanner.partition.keys import DEDUP, PRODUCERS, integer_key, integer_of, prefix_end
+from lanner.partition.keys import DEDUP, FLOOR, PRODUCERS, integer_key, integer_of, prefix_end
 
 DEDUP_CHUNK_ENTRIES: Final = 256
 
@@ -42,6 +47,7 @@ class Producer:
 _ProducerRow = tuple[int, int, list[tuple[int, list[SentBatch]]]]
 _encoder: Final = msgspec.msgpack.Encoder()
 _producer_decoder: Final = msgspec.msgpack.Decoder(_ProducerRow)
+_floor_decoder: Final = msgspec.msgpack.Decoder(tuple[int, int])
 
 
 class Producers:
@@ -50,15 +56,17 @@ class Producers:
     def __init__(self) -> None:
         self._known: dict[int, Producer] = {}
         self._dirty: set[int] = set()
+        self._floor = (0, 0)  # the highest id of those that were forgotten early, and how long it counts
+        self._floor_dirty = False
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find_duplicate(self, producer_id: int, epoch: int, lane: int, sequence: int) -> SentBatch | None:
+    def find_duplicate(self, producer_id: int, epoch: int, lane: int, sequence: int, now_ms: int) -> SentBatch | None:
         """The first result of a repeated batch; None for the next new one; raises for any other."""
         producer = self._known.get(producer_id)
         if producer is None:
-            if sequence:
+            if sequence or (producer_id <= self._floor[0] and now_ms < self._floor[1]):
                 raise ProducerUnknown(producer_id=producer_id)
             return None
         if epoch < producer.epoch:
@@ -105,12 +113,15 @@ class Producers:
             return producer.active_ms
         return None
 
-    def forget(self, producer_id: int, active_ms: int) -> None:
+    def forget(self, producer_id: int, active_ms: int, refused_until_ms: int = 0) -> None:
         """Unless it published after the decision was made."""
         producer = self._known.get(producer_id)
         if producer is not None and producer.active_ms == active_ms:
             del self._known[producer_id]
             self._dirty.add(producer_id)
+            if refused_until_ms:
+                self._floor = (max(self._floor[0], producer_id), max(self._floor[1], refused_until_ms))
+                self._floor_dirty = True
 
     def load(self, rows: Rows) -> None:
         loaded: list[tuple[int, int, Producer]] = []
@@ -120,16 +131,24 @@ class Producers:
             producer.lanes = dict(lanes)
             loaded.append((active_ms, integer_of(PRODUCERS, key), producer))
         self._known = {producer_id: producer for _, producer_id, producer in sorted(loaded, key=lambda each: each[:2])}
+        floor = rows.get(FLOOR)
+        if floor is not None:
+            self._floor = _floor_decoder.decode(floor)
 
     def take_dirty(self, into: dict[bytes, bytes | None]) -> None:
         for producer_id in self._dirty:
             producer = self._known.get(producer_id)
             into[integer_key(PRODUCERS, producer_id)] = None if producer is None else _encode(producer)
         self._dirty = set()
+        if self._floor_dirty:
+            into[FLOOR] = _encoder.encode(self._floor)
+            self._floor_dirty = False
 
     def all_rows(self, into: dict[bytes, bytes]) -> None:
         for producer_id, producer in self._known.items():
             into[integer_key(PRODUCERS, producer_id)] = _encode(producer)
+        if self._floor[0]:
+            into[FLOOR] = _encoder.encode(self._floor)
 
 
 def _encode(producer: Producer) -> bytes:

@@ -217,6 +217,7 @@ class Trimmed(Fact, tag=19):
 
 class ProducersForgotten(Fact, tag=20):
     producers: list[tuple[int, int]]  # id, the last activity seen: one that published since stays
+    refused_until_ms: Moment = 0  # from level 4 on: it was too early for these, and until then they are refused
 
 
 class DedupForgotten(Fact, tag=21):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lanner import features
 from lanner.limits import PRODUCER_IDLE_MS
 from lanner.model import DeadFullPolicy, GroupKind, TopicSettings
 from lanner.partition import records, retention, stage_passes
@@ -220,7 +221,9 @@ def _forget(decision: Pass) -> None:
             decision.facts.append(records.ProducersForgotten(state.producers.idle(until_ms, FORGOTTEN_MAX)))
         elif len(state.producers) > PRODUCERS_MAX:
             excess = min(len(state.producers) - PRODUCERS_MAX, FORGOTTEN_MAX)
-            decision.facts.append(records.ProducersForgotten(state.producers.idle(now_ms, excess)))
+            floors = decision.feature_level >= features.PRODUCER_FLOORS
+            refused_until_ms = now_ms + PRODUCER_IDLE_MS if floors else 0
+            decision.facts.append(records.ProducersForgotten(state.producers.idle(now_ms, excess), refused_until_ms))
     until_ms = now_ms - decision.settings.dedup_window_ms
     first_ms = state.dedup.first_append_ms()
     if first_ms is not None and first_ms <= until_ms:  # never inside their window: at their bound, new ones are refused

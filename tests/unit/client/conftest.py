@@ -259,7 +259,7 @@ class ScriptedCluster:
         log, producers = self.logs[partition], self.producers[partition]
         identity = (header.producer_id, header.producer_epoch, header.priority)
         try:
-            sent = producers.find_duplicate(*identity, header.sequence)
+            sent = producers.find_duplicate(*identity, header.sequence, 0)
         except LannerError as error:
             return error
         if sent is not None:

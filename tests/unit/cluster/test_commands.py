@@ -164,7 +164,7 @@ def test_a_command_of_a_newer_release_stops_the_machine_before_anything_has_chan
     world.machine.take_dirty()
     for _ in range(2):
         with pytest.raises(
-            UnknownRecord, match=r"not known here; this is release 0\.3\.0: start the broker with the newest"
+            UnknownRecord, match=r"not known here; this is release 0\.4\.0: start the broker with the newest"
         ):
             world.machine.apply(before + 1, prefix + b"\x90")
     assert (world.machine.applied_index, world.machine.all_rows()) == (before, rows)

@@ -9,7 +9,7 @@ from lanner.partition.producers import DEDUP_CHUNK_ENTRIES, DedupIds, Producers,
 
 
 def send(producers: Producers, sequence: int, *, epoch: int = 0, lane: int = 4, now_ms: int = 0) -> SentBatch | None:
-    found = producers.find_duplicate(1, epoch, lane, sequence)
+    found = producers.find_duplicate(1, epoch, lane, sequence, 0)
     if found is None:
         producers.note(1, epoch, lane, SentBatch(sequence, 100 + sequence, 1, now_ms), now_ms)
     return found
@@ -93,7 +93,7 @@ def test_producers_survive_their_rows(empty_rows: Any) -> None:
     again = Producers()
     again.load(empty_rows)
     assert [each[0] for each in again.idle(100, 10)] == [3, 2, 1]
-    assert again.find_duplicate(1, 0, 4, 6) == SentBatch(6, 106, 1, 6)
+    assert again.find_duplicate(1, 0, 4, 6, 0) == SentBatch(6, 106, 1, 6)
     rows: dict[bytes, bytes] = {}
     again.all_rows(rows)
     assert rows == dict(empty_rows)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from lanner import limits
-from lanner.errors import Overloaded
+from lanner import features, limits
+from lanner.errors import Overloaded, ProducerUnknown
 from lanner.limits import PRODUCER_IDLE_MS
 from lanner.model import TopicSettings
 from lanner.partition import WAIT, CommitOffset, DropGroup, Poll, Seek, Settle, Tick, upkeep
@@ -270,6 +270,43 @@ def test_memories_are_bounded_in_number_too(make_bench: Any, monkeypatch: pytest
     bench.ask(Tick())
     assert len(bench.partition._state.producers) == 2
     assert due_ms(bench) != bench.now_ms
+
+
+def test_a_producer_that_was_forgotten_early_is_refused_and_not_stored_again(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "PRODUCERS_MAX", 2)
+    bench = make_bench(retention_ms=0)
+    for number in (1, 2, 3, 5):
+        bench.wait(1)
+        bench.append(producer_id=number, sequence=0)
+    bench.ask(Tick())
+    end_offset = bench.partition.end_offset
+    for reloaded in (False, True):
+        if reloaded:
+            bench.restart()
+        for forgotten in (1, 2):
+            refused = bench.append(producer_id=forgotten, sequence=0)
+            assert isinstance(refused, ProducerUnknown), "it may be the repetition of one that is stored"
+        assert bench.partition.end_offset == end_offset
+        assert bench.append(producer_id=3, sequence=0).duplicate
+    assert not bench.append(producer_id=4, sequence=0).duplicate, "above those that were forgotten"
+    assert not bench.append(producer_id=6, sequence=0).duplicate
+    bench.wait(PRODUCER_IDLE_MS)
+    assert not bench.append(producer_id=1, sequence=0).duplicate, "the week for which it would have been known is over"
+
+
+def test_before_level_4_nothing_is_refused_for_having_been_forgotten(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "PRODUCERS_MAX", 1)
+    bench = make_bench(retention_ms=0)
+    bench.feature_level = features.PRODUCER_FLOORS - 1
+    for number in (1, 2):
+        bench.wait(1)
+        bench.append(producer_id=number, sequence=0)
+    bench.ask(Tick())
+    assert not bench.append(producer_id=1, sequence=0).duplicate
 
 
 def test_a_dedup_id_is_never_forgotten_inside_its_window_and_a_new_one_is_refused_at_the_bound(

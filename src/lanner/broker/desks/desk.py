@@ -44,6 +44,7 @@ class Desk:
         self._loop = asyncio.get_running_loop()
         self._router = Router()
         self._producer_ids: Iterable[int] = iter(())
+        self._producer_ids_until = 0.0
         self._draining = False
         self._serving = False
         self._questions = Questions(node)

@@ -27,6 +27,7 @@ from lanner.partition import encode_append
 
 _OVERLOADED_RETRY_MS: Final = 100
 _FULL_RETRY_MS: Final = 1_000
+_BLOCK_SECONDS: Final = 600.0  # so long a block of producer ids is handed out
 
 
 class Publications(Desk):
@@ -124,9 +125,12 @@ class Publications(Desk):
     async def open_producer(self, identity: Identity) -> tuple[int, int]:
         """A producer id that nobody had before. Ids come from the cluster in blocks."""
         self._admit(identity, "publish")
+        if self._loop.time() > self._producer_ids_until:
+            self._producer_ids = iter(())  # ids rise with time: a partition refuses those that are old and unknown
         producer_id = next(iter(self._producer_ids), None)
         while producer_id is None:
             first = await self._change_cluster(encode_allocate_producers(limits.PRODUCER_ID_BLOCK))
             self._producer_ids = itertools.chain(self._producer_ids, range(first, first + limits.PRODUCER_ID_BLOCK))
+            self._producer_ids_until = self._loop.time() + _BLOCK_SECONDS
             producer_id = next(iter(self._producer_ids), None)
         return producer_id, 0
