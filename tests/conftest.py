@@ -23,6 +23,7 @@ settings.load_profile("lanner")
 # The tests of the pure rooms, which `make test` runs with the tracer that measures their coverage.
 COVERED = {
     "batch",
+    "calls",
     "cluster",
     "ledger",
     "partition",

@@ -19,7 +19,7 @@ from lanner.errors import catalogue
 from lanner.wire import administration, cluster, dead, messages, peers, staging
 from lanner.wire.connection import TRANSITIONS, ClientConnection, ServerConnection, State, Step
 from lanner.wire.exchanges import EXCHANGES
-from lanner.wire.messages import Command, Control, HelloReply, Publish, Published
+from lanner.wire.messages import Call, Command, Control, HelloReply, Publish, Published
 
 DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
 _SECTION: Final = "<!-- begin: {0} -->\n{1}\n<!-- end: {0} -->"
@@ -168,7 +168,8 @@ def struct_table(kind: type[Control]) -> str:
 def _all_structs() -> list[type[Control]]:
     modules = (messages, administration, dead, cluster, peers, staging)
     found = {name: kind for module in modules for name, kind in vars(module).items()}.values()
-    return [kind for kind in found if isinstance(kind, type) and issubclass(kind, Control) and kind is not Control]
+    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Control)]
+    return [kind for kind in kinds if kind not in (Control, Call)]
 
 
 def _link(kind: type[Control], bulk: bool) -> str:

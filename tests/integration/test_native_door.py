@@ -303,10 +303,10 @@ async def test_peek_offsets_commit_and_groups_over_the_wire(broker: Broker) -> N
     committed = await broker.link.request(Command.COMMITTED, messages.Committed("readers", "orders"))
     assert committed.control.offsets == {0: 1}
     await broker.poll()
-    groups = (await broker.link.request(Command.LIST_GROUPS, administration.TopicName("orders"))).control.groups
+    groups = (await broker.link.request(Command.LIST_GROUPS, administration.ListGroups("orders"))).control.groups
     assert groups == ["readers", "workers"]
     described = (
-        await broker.link.request(Command.DESCRIBE_GROUP, administration.GroupName("orders", "workers"))
+        await broker.link.request(Command.DESCRIBE_GROUP, administration.DescribeGroup("orders", "workers"))
     ).control
     assert (described.kind, described.partitions[0].leased) == ("queue", 2)
 
@@ -320,7 +320,7 @@ async def test_a_rejected_message_is_listed_redriven_and_delivered_again(broker:
     [letter] = listed.control.letters
     assert (letter.offset, letter.reason, listed.control.total) == (0, "cannot parse", 1)
     assert batch.decode(bytes(listed.bulk)).values() == [b"poison"]
-    redriven = await broker.link.request(Command.REDRIVE, administration.DeadChoice("orders", "workers"))
+    redriven = await broker.link.request(Command.REDRIVE, administration.RedriveDead("orders", "workers"))
     assert redriven.control.count == 1
     assert (await broker.poll(wait_ms=1_000))[1] == [b"poison"]
 

@@ -9,6 +9,9 @@ same calls and serves them all, asking the other brokers where it must.
 
 from __future__ import annotations
 
+from typing import Any
+
+from lanner.broker.adapting import CALLS, publish
 from lanner.broker.desks.administration import Administration
 from lanner.broker.desks.consumption import Consumption
 from lanner.broker.desks.dead_streams import DeadStreams
@@ -17,6 +20,8 @@ from lanner.broker.desks.staging import Staging
 from lanner.broker.desks.streams import Streams
 from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.node import Node
+from lanner.calls import Answer, Bulk, Identity
+from lanner.wire.messages import AnswerT, Call, Publish
 
 
 class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overview):
@@ -26,6 +31,20 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
         super().__init__(node)
         self.anywhere = Forwarder(self, node, self._routes)
 
+    async def serve(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        """Check who asks, and serve the call on this broker alone."""
+        return await _adapted(self, identity, call, bulk)
+
+    async def ask(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        """Answer a call from wherever it can be answered: here, or one hop away."""
+        return await _adapted(self.anywhere, identity, call, bulk)
+
     def drain(self) -> None:
         super().drain()
         self.anywhere.wake_all()
+
+
+async def _adapted(service: Any, identity: Identity, call: Call[AnswerT], bulk: Bulk) -> Answer[AnswerT]:
+    if isinstance(call, Publish):
+        return await publish(service, identity, call, b"".join(bulk))
+    return await CALLS[type(call)](service, identity, call)

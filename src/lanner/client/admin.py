@@ -28,21 +28,26 @@ from lanner.wire.administration import (
     AlterTopic,
     CountReply,
     CreateTopic,
-    DeadChoice,
     DeadLetter,
     DeadLetters,
+    DeleteTopic,
+    DescribeGroup,
+    DescribeTopic,
+    DiscardDead,
+    DropGroup,
     GroupDescription,
-    GroupName,
     GroupsReply,
     ListDead,
+    ListGroups,
+    RedriveDead,
     Seek,
     TopicDescription,
-    TopicName,
 )
 from lanner.wire.cluster import (
     ChangeCluster,
     ClusterChanged,
     ClusterDescription,
+    DescribeCluster,
     DescribePartitions,
     PartitionReplicas,
     PartitionsDescription,
@@ -133,13 +138,13 @@ class Admin(TransactionAdmin):
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with everything in it."""
-        request = TopicName(check_name(name, "topic"))
+        request = DeleteTopic(check_name(name, "topic"))
         await self._session.request(Command.DELETE_TOPIC, request, Empty, repeatable=False)
         self._routing.forget(name)
 
     async def describe(self, name: str) -> TopicDescription:
         """Settings and partitions of a topic, with offsets, bytes and depth by priority."""
-        request = TopicName(check_name(name, "topic"))
+        request = DescribeTopic(check_name(name, "topic"))
         reply, _ = await self._session.request(Command.DESCRIBE_TOPIC, request, TopicDescription)
         return reply
 
@@ -186,7 +191,7 @@ class Admin(TransactionAdmin):
     # ------------------------------------------------------------------ groups
 
     async def groups(self, topic: str) -> list[str]:
-        request = TopicName(check_name(topic, "topic"))
+        request = ListGroups(check_name(topic, "topic"))
         reply, _ = await self._session.request(Command.LIST_GROUPS, request, GroupsReply)
         return reply.groups
 
@@ -197,7 +202,8 @@ class Admin(TransactionAdmin):
 
     async def drop_group(self, topic: str, group: str) -> None:
         """Forget a group and its progress."""
-        await self._session.request(Command.DROP_GROUP, _group_name(topic, group), Empty, repeatable=False)
+        request = DropGroup(check_name(topic, "topic"), check_name(group, "group"))
+        await self._session.request(Command.DROP_GROUP, request, Empty, repeatable=False)
 
     async def seek(
         self,
@@ -276,7 +282,8 @@ class Admin(TransactionAdmin):
         if offsets is not None and partition is None:
             raise ValidationError("offsets are of one partition: say which", field="partition")
         name = _group_name(topic, group)
-        request = DeadChoice(name.topic, name.group, partition, None if offsets is None else list(offsets))
+        kind = RedriveDead if command is Command.REDRIVE else DiscardDead
+        request = kind(name.topic, name.group, partition, None if offsets is None else list(offsets))
         reply, _ = await self._session.request(command, request, CountReply, repeatable=False)
         return reply.count
 
@@ -284,7 +291,7 @@ class Admin(TransactionAdmin):
 
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers with what they hold and lead, what is missing, and the plans that move replicas."""
-        reply, _ = await self._session.request(Command.DESCRIBE_CLUSTER, Empty(), ClusterDescription)
+        reply, _ = await self._session.request(Command.DESCRIBE_CLUSTER, DescribeCluster(), ClusterDescription)
         return reply
 
     async def describe_partitions(self, topic: str | None = None) -> list[PartitionReplicas]:
@@ -387,8 +394,8 @@ def with_ages(found: GroupDescription, now_ms: int) -> GroupDescription:
     return structs.replace(found, partitions=aged)
 
 
-def _group_name(topic: str, group: str) -> GroupName:
-    return GroupName(check_name(topic, "topic"), check_name(group, "group"))
+def _group_name(topic: str, group: str) -> DescribeGroup:
+    return DescribeGroup(check_name(topic, "topic"), check_name(group, "group"))
 
 
 def _dead_message(topic: str, letter: DeadLetter, data: memoryview) -> DeadMessage:

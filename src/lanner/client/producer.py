@@ -47,7 +47,7 @@ from lanner.errors import (
 )
 from lanner.model import PRIORITY_NORMAL, parse_priority
 from lanner.net.clock import now_ms, wall_ms_at
-from lanner.wire.messages import Command, Empty, ProducerOpened, Publish
+from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _TICK_S: Final = 0.25  # how often deadlines are looked at while something is held up
@@ -426,7 +426,7 @@ class Producer:
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
         try:
-            opened, _ = await self._brokers.request(Command.OPEN_PRODUCER, Empty(), ProducerOpened)
+            opened, _ = await self._brokers.request(Command.OPEN_PRODUCER, OpenProducer(), ProducerOpened)
             self._held.identity = Identity(opened.producer_id, opened.epoch)
         except LannerError:
             await asyncio.sleep(_TICK_S)

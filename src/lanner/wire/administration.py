@@ -7,24 +7,32 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from lanner import limits
-from lanner.wire.messages import Control, Id, Name, Number, OffsetsByPartition, PartitionId, Partitions
+from lanner.wire.messages import Call, Control, Empty, Id, Name, Number, OffsetsByPartition, PartitionId, Partitions
 
 
-class CreateTopic(Control):
+class CreateTopic(Call["TopicDescription"]):
     name: Name
     settings: dict[str, Any] = field(default_factory=dict)
     create_id: Id = ""  # chosen at random, and given again when this is repeated: then it gets its first answer
 
 
-class AlterTopic(Control):
+class AlterTopic(Call["TopicDescription"]):
     name: Name
     settings: dict[str, Any]
 
 
-class TopicName(Control):
-    """DELETE_TOPIC, DESCRIBE_TOPIC, LIST_GROUPS."""
-
+class DeleteTopic(Call[Empty]):
     name: Name
+    partitions: Partitions | None = None  # means nothing: a topic goes whole
+
+
+class DescribeTopic(Call["TopicDescription"]):
+    name: Name
+    partitions: Partitions | None = None
+
+
+class ListGroups(Call["GroupsReply"]):
+    name: Name  # of the topic
     partitions: Partitions | None = None
 
 
@@ -56,9 +64,13 @@ class TopicDescription(Control):
     partitions: list[PartitionState]
 
 
-class GroupName(Control):
-    """DESCRIBE_GROUP, DROP_GROUP."""
+class DescribeGroup(Call["GroupDescription"]):
+    topic: Name
+    group: Name
+    partitions: Partitions | None = None
 
+
+class DropGroup(Call[Empty]):
     topic: Name
     group: Name
     partitions: Partitions | None = None
@@ -93,7 +105,7 @@ class GroupDescription(Control):
         return max((part.oldest_age_ms for part in self.partitions), default=0)
 
 
-class Seek(Control):
+class Seek(Call[Empty]):
     """Exactly one of offsets, time_ms, to ("earliest" | "latest")."""
 
     topic: Name
@@ -104,7 +116,7 @@ class Seek(Control):
     partitions: Partitions | None = None
 
 
-class ListDead(Control):
+class ListDead(Call["DeadLetters"]):
     topic: Name
     group: Name
     partition: PartitionId | None = None
@@ -133,8 +145,18 @@ class DeadLetters(Control):
     next: tuple[int, int] | None = None  # (partition, offset) of the next page; None: that was all
 
 
-class DeadChoice(Control):
-    """REDRIVE, DISCARD. offsets None: every dead letter of the group (or of the partition)."""
+class RedriveDead(Call["CountReply"]):
+    """Put dead letters back into their lanes. offsets None: every one of the group (or of the partition)."""
+
+    topic: Name
+    group: Name
+    partition: PartitionId | None = None
+    offsets: Annotated[list[Number], Meta(max_length=limits.SETTLE_RANGES_MAX)] | None = None
+    partitions: Partitions | None = None
+
+
+class DiscardDead(Call["CountReply"]):
+    """Let go of dead letters for good. offsets None: every one of the group (or of the partition)."""
 
     topic: Name
     group: Name

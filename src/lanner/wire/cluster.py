@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import field
 
-from lanner.wire.messages import Control, Name, Number, PartitionId
+from lanner.wire.messages import Call, Control, Name, Number, PartitionId
 
 
 class PlanProgress(Control):
@@ -35,6 +35,10 @@ class ScrubProgress(Control):
     read_bytes: Number
     damaged: Number
     expected_bytes: Number = 0  # about so many are there to be read when the pass begins, rows not counted
+
+
+class DescribeCluster(Call["ClusterDescription"]):
+    """The brokers of the cluster, how it stands, and what moves."""
 
 
 class BrokerState(Control):
@@ -67,7 +71,7 @@ class ClusterDescription(Control):
     behind: list[str] = field(default_factory=list)  # brokers that support less than others do
 
 
-class DescribePartitions(Control):
+class DescribePartitions(Call["PartitionsDescription"]):
     topic: Name | None = None  # None: of every topic
 
 
@@ -96,7 +100,7 @@ class PartitionsDescription(Control):
     partitions: list[PartitionReplicas]
 
 
-class ChangeCluster(Control):
+class ChangeCluster(Call["ClusterChanged"]):
     """drain, undrain, remove (broker); rebalance; move (topic, partition, broker → target); transfer (topic, partition,
     target); cancel (plan_id); upgrade, which raises the feature level. Brokers are given by name or node id."""
 
@@ -112,7 +116,7 @@ class ClusterChanged(Control):
     plan: PlanProgress | None = None
 
 
-class RaftStatus(Control):
+class RaftStatus(Call["RaftStatusReply"]):
     topic: Name
     partition: PartitionId
     node_id: Name = ""  # of this broker's replica; empty: of the leader's
@@ -122,7 +126,7 @@ class RaftStatusReply(Control):
     status: dict[str, Any]
 
 
-class Scrub(Control):
+class Scrub(Call["ScrubProgress"]):
     """Asked of one broker, about what lies on its own disk. A pass that is under way is not begun again."""
 
     start: bool = False  # False: only tell how far it is

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lanner.wire.messages import Control, Name, Number, PartitionId
+from lanner.wire.messages import Call, Control, Name, Number, PartitionId
 
 
-class FetchDead(Control):
+class FetchDead(Call["FetchedDead"]):
     """What died in a group on a partition, in the order of the decisions. From feature level 3 on."""
 
     topic: Name

@@ -11,7 +11,7 @@ could not be meant. What makes sense beyond that (does the topic exist?) is the 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Annotated, Any, Final, dataclass_transform
+from typing import Annotated, Any, Final, Generic, TypeVar, dataclass_transform
 
 import msgspec
 from msgspec import Meta
@@ -44,8 +44,15 @@ class Control(msgspec.Struct, metaclass=_ControlType, array_like=True, frozen=Tr
     """What every control part is."""
 
 
+AnswerT = TypeVar("AnswerT", bound=Control)
+
+
+class Call(Control, Generic[AnswerT]):
+    """A request to a broker that names the struct of its answer: `class Settle(Call["Settled"])`."""
+
+
 class Empty(Control):
-    """A control part with nothing to say (PING, OPEN_PRODUCER, replies that only confirm)."""
+    """A control part with nothing to say (PING, replies that only confirm)."""
 
 
 class ErrorReply(Control):
@@ -83,7 +90,7 @@ class HelloReply(Control):
     inflight_max: int
 
 
-class Metadata(Control):
+class Metadata(Call["MetadataReply"]):
     topics: Annotated[list[Name], Meta(max_length=limits.TOPICS_MAX)] | None = None  # None: every topic
     create: bool = False  # make the missing ones, where the broker allows it
 
@@ -118,6 +125,10 @@ class MetadataReply(Control):
     index: int = 0  # how far this broker has applied the metadata
 
 
+class OpenProducer(Call["ProducerOpened"]):
+    """Give out a producer id that nobody had before."""
+
+
 class ProducerOpened(Control):
     producer_id: int
     epoch: int = 0
@@ -126,7 +137,7 @@ class ProducerOpened(Control):
 # ------------------------------------------------------------------ data
 
 
-class Publish(Control):
+class Publish(Call["Published"]):
     """Bulk: exactly one encoded batch."""
 
     topic: Name
@@ -142,7 +153,7 @@ class Published(Control):
     durability: str = "synced"
 
 
-class Fetch(Control):
+class Fetch(Call["Fetched"]):
     topic: Name
     partition: PartitionId
     offset: Number
@@ -192,7 +203,7 @@ class SettleItem(Control):
     reason: Annotated[str, Meta(max_length=limits.REASON_LENGTH_MAX)] = ""
 
 
-class Settle(Control):
+class Settle(Call["Settled"]):
     group: Name
     topic: Name
     items: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)]
@@ -209,7 +220,7 @@ class Settled(Control):
     items: list[SettledItem]
 
 
-class Poll(Control):
+class Poll(Call["Polled"]):
     """A request for leases. Its settles are decided at once and answered first, by a SETTLE reply frame under the
     same correlation id; the POLL reply follows when there is something, or the wait is over."""
 
@@ -255,7 +266,7 @@ class Polled(Control):
     priority: int = -1  # the most urgent lane that still has something for this group here; -1: none
 
 
-class Glance(Control):
+class Glance(Call["Glanced"]):
     """What is the most urgent lane with something deliverable? Leases nothing; waits while there is none."""
 
     group: Name
@@ -269,7 +280,7 @@ class Glanced(Control):
     priority: int  # -1: there is nothing
 
 
-class Release(Control):
+class Release(Call["Settled"]):
     """Give back, without counting an attempt, what was leased but never seen by the application."""
 
     group: Name
@@ -277,7 +288,7 @@ class Release(Control):
     items: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)]  # kind is ignored
 
 
-class Peek(Control):
+class Peek(Call["Peeked"]):
     """Look without leasing: highest priority first among what is at or after the offset."""
 
     topic: Name
@@ -309,7 +320,7 @@ class Peeked(Control):
     next: tuple[int, int, int] | None = None  # (priority, partition, offset) of the next page; None: that was all
 
 
-class Commit(Control):
+class Commit(Call["Empty"]):
     group: Name
     topic: Name
     offsets: OffsetsByPartition  # partition → the next offset to read
@@ -318,7 +329,7 @@ class Commit(Control):
     known: Partitions | None = None  # where the group has committed before: if it is gone there, that is an error
 
 
-class Committed(Control):
+class Committed(Call["CommittedReply"]):
     group: Name
     topic: Name
     partitions: Partitions | None = None
@@ -328,7 +339,7 @@ class CommittedReply(Control):
     offsets: dict[int, int]  # partitions without a commit are absent
 
 
-class Offsets(Control):
+class Offsets(Call["OffsetsReply"]):
     topic: Name
     time_ms: NumberOrNone = -1  # -1: earliest and end only; else also the first offset appended at or after this time
     partitions: Partitions | None = None

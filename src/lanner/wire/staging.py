@@ -16,7 +16,8 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from lanner import limits
-from lanner.wire.messages import Control, Name, Number, NumberOrNone, PartitionId
+from lanner.wire.administration import CountReply
+from lanner.wire.messages import Call, Control, Name, Number, NumberOrNone, PartitionId
 
 Attempt = Annotated[bytes, Meta(min_length=16, max_length=16)]
 CommitId = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -30,7 +31,7 @@ StageCount = Annotated[int, Meta(ge=1, le=limits.STAGES_PER_ATTEMPT_MAX)]
 # ------------------------------------------------------------------ at the leaders of partitions
 
 
-class Stage(Control):
+class Stage(Call["Staged"]):
     """Bulk: exactly one encoded batch, without a producer and without a dedup id."""
 
     topic: Name
@@ -61,7 +62,7 @@ class Manifest(Control):
     ]  # (task, attempt, stages)
 
 
-class Prepare(Control):
+class Prepare(Call["PartitionOutcomes"]):
     """All partitions that are led where it is asked, in one call."""
 
     token: Number
@@ -89,7 +90,7 @@ class Discard(Control):
     attempts: Annotated[list[Attempt], Meta(max_length=limits.MANIFEST_ATTEMPTS_MAX)]
 
 
-class DiscardStages(Control):
+class DiscardStages(Call["PartitionOutcomes"]):
     """Stages that nobody will commit. What is prepared stays: only its outcome ends it."""
 
     items: Annotated[list[Discard], Meta(max_length=limits.PARTICIPANTS_MAX)]
@@ -106,7 +107,7 @@ class Participant(Control):
     partitions: Annotated[list[PartitionId], Meta(min_length=1, max_length=limits.PARTICIPANTS_MAX)]
 
 
-class Begin(Control):
+class Begin(Call["CommitState"]):
     transaction: Name
     owner: Name
     sequence: Number
@@ -133,7 +134,7 @@ class CommitState(Control):
     reason: str = ""  # of an abort: deadline, refused, superseded, fenced, deleted or operator
 
 
-class End(Control):
+class End(Call["CommitState"]):
     """Abort a commit that is not decided, or has not begun. The answer is how it has ended: perhaps committed."""
 
     transaction: Name
@@ -141,7 +142,7 @@ class End(Control):
     commit_id: CommitId
 
 
-class Look(Control):
+class Look(Call["Looked"]):
     """How far is a commit, and is a sequence committed? With wait_ms it is answered once the phase is reached, or any
     that nothing follows."""
 
@@ -162,7 +163,7 @@ class Looked(Control):
     forgotten: bool = False  # the id was used before, and no more is known of it
 
 
-class Claim(Control):
+class Claim(Call["Claimed"]):
     transaction: Name
     owner: Name
     restart: bool = False  # forget which sequences are committed: the new owner starts over
@@ -173,7 +174,7 @@ class Claimed(Control):
     latest: int = -1  # the highest committed sequence that stays known
 
 
-class ListTransactions(Control):
+class ListTransactions(Call["TransactionList"]):
     """In the order of their names."""
 
     transaction: Name = ""  # only this one, with all that is known of it
@@ -227,7 +228,7 @@ class TransactionList(Control):
     forgotten: int = 0  # of which only a hash is left
 
 
-class Forget(Control):
+class Forget(Call[CountReply]):
     """Without an open try. Each leaves a hash, so that a late repeat is refused rather than published again."""
 
     transactions: Annotated[list[Name], Meta(max_length=limits.LIST_ITEMS_MAX)]

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from lanner.api.native.calls import CALLS, polled
 from lanner.broker.desks.calls import Identity
 from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.outages import Outages
@@ -25,7 +24,7 @@ from lanner.ledger import read_entry
 from lanner.ledger.seals import SealedTable
 from lanner.wire.connection import Reply
 from lanner.wire.exchanges import EXCHANGES
-from lanner.wire.messages import Command, Control, Published
+from lanner.wire.messages import Command, Control
 from tests.unit.broker.flock import Broker, Flock
 
 PEER = Identity("anonymous", "native")
@@ -148,7 +147,7 @@ class Office:
         asked = msgspec.msgpack.decode(msgspec.msgpack.encode(control), type=exchange.request)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                answered, parts = await _serve(other.service, command, asked, b"".join(bulk))
+                answered, parts, _ = await other.service.serve(PEER, asked, bulk)
         except TimeoutError:
             raise DeadlineExceeded(f"{node_id} did not answer") from None
         except LannerError as error:
@@ -157,16 +156,6 @@ class Office:
             raise ConnectionLost(f"the connection to {node_id} ended before the answer came")
         answered = msgspec.msgpack.decode(msgspec.msgpack.encode(answered), type=exchange.reply)
         return Reply(0, command, answered, memoryview(b"".join(parts)))
-
-
-async def _serve(service: Service, command: Command, asked: Any, bulk: bytes) -> Any:
-    if command is Command.PUBLISH:
-        result = await service.publish(PEER, asked.topic, asked.partition, bulk, asked.incarnation)
-        return Published(result.base_offset, result.append_ms, result.count, result.duplicate), ()
-    if command is Command.POLL:
-        fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "settles"}
-        return polled(await service.poll(PEER, **fields))
-    return await CALLS[command](service, PEER, asked)
 
 
 class Offices:

@@ -206,6 +206,7 @@ SAMPLES: dict[type[Control], Control] = {
     messages.MetadataReply: messages.MetadataReply(
         "c", [messages.BrokerInfo("n", "h", 1)], [messages.TopicInfo("t", 1, [messages.PartitionInfo(0, "n")])]
     ),
+    messages.OpenProducer: messages.OpenProducer(),
     messages.ProducerOpened: messages.ProducerOpened(5),
     messages.Publish: Publish("t", 1),
     messages.Published: Published(1, 2, 3),
@@ -227,22 +228,27 @@ SAMPLES: dict[type[Control], Control] = {
     messages.Release: messages.Release("g", "t", []),
     administration.CreateTopic: administration.CreateTopic("t", {"partitions": 1}),
     administration.AlterTopic: administration.AlterTopic("t", {"lease_ms": 1_000}),
-    administration.TopicName: administration.TopicName("t"),
+    administration.DeleteTopic: administration.DeleteTopic("t"),
+    administration.DescribeTopic: administration.DescribeTopic("t"),
+    administration.ListGroups: administration.ListGroups("t"),
     administration.TopicDescription: administration.TopicDescription(
         "t", 1, {}, [administration.PartitionState(0, "n", 0, 1, 2, 3, 4, {9: 1})]
     ),
     administration.GroupsReply: administration.GroupsReply(["g"]),
-    administration.GroupName: administration.GroupName("t", "g"),
+    administration.DescribeGroup: administration.DescribeGroup("t", "g"),
+    administration.DropGroup: administration.DropGroup("t", "g"),
     administration.GroupDescription: administration.GroupDescription(
         "t", "g", "queue", [administration.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, 7)]
     ),
     administration.Seek: administration.Seek("t", "g", to="earliest"),
     administration.ListDead: administration.ListDead("t", "g"),
     administration.DeadLetters: administration.DeadLetters([administration.DeadLetter(0, 1, 2, 3, "why", 5, 6, 2)], 1),
-    administration.DeadChoice: administration.DeadChoice("t", "g", 0, [1]),
+    administration.RedriveDead: administration.RedriveDead("t", "g", 0, [1]),
+    administration.DiscardDead: administration.DiscardDead("t", "g", 0, [1]),
     administration.CountReply: administration.CountReply(3),
     messages.Glance: messages.Glance("g", "t"),
     messages.Glanced: messages.Glanced(9),
+    cluster.DescribeCluster: cluster.DescribeCluster(),
     cluster.ClusterDescription: cluster.ClusterDescription("c", "n", 1, 2, 3, 4, 0, [BROKER], [PLAN]),
     cluster.DescribePartitions: cluster.DescribePartitions("t"),
     cluster.PartitionsDescription: cluster.PartitionsDescription(

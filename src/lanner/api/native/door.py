@@ -19,9 +19,10 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from lanner import limits
-from lanner.api.native.calls import BETWEEN_BROKERS, CALLS, polled, server_of, settle_items, settled
 from lanner.api.native.controls import Controls
-from lanner.broker.desks.calls import Identity, PollResult, SettleItem
+from lanner.broker.adapting import polled, settle_items, settled
+from lanner.broker.desks.calls import PollResult, SettleItem
+from lanner.calls import Identity, row_of
 from lanner.errors import LannerError, Overloaded, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
@@ -30,6 +31,7 @@ from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
     PROTOCOL_VERSION,
+    Call,
     Command,
     Empty,
     Hello,
@@ -53,6 +55,7 @@ _EMPTY: Final = Empty()
 _PUBLISH: Final = Command.PUBLISH
 _STAGE: Final = Command.STAGE
 _TAKEN: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.REPORT})  # without an answer
+_BETWEEN_BROKERS: Final = frozenset({Command.PEER_INFO, Command.PROPOSE, *_TAKEN})
 # These may wait; without a client there is nobody to wait for.
 _LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE, Command.LOOK})
 
@@ -240,7 +243,7 @@ class _Session:
             self._link.reply(request, _EMPTY)
             self._controls.give_back(request.control_bytes)
         else:
-            if command in BETWEEN_BROKERS:
+            if command in _BETWEEN_BROKERS:
                 if self._peer is None or self._intake is None:
                     self._refuse_stranger(request)
                     self._controls.give_back(request.control_bytes)
@@ -356,15 +359,19 @@ class _Session:
 
     async def _call(self, request: Request) -> None:
         try:
-            asked = request.control
-            server = server_of(self._service, request.command, asked, for_peer=self._peer is not None)
-            control, bulk = await CALLS[request.command](server, self._identity, asked)
+            ask = self._service.serve if self._is_for_here(request.control) else self._service.ask
+            control, bulk, _ = await ask(self._identity, request.control)
             self._link.reply(request, control, bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
 
+    def _is_for_here(self, asked: Call[Any]) -> bool:
+        """Whether this broker alone serves a call. Another broker has found out whom to ask: one hop, never two. So has
+        a client that names partitions, or makes a call that it must bring to the right broker itself."""
+        return self._peer is not None or row_of(asked).strict or getattr(asked, "partitions", None) is not None
+
     def _server_of(self, asked: Poll) -> Service | Forwarder:
-        return server_of(self._service, Command.POLL, asked, for_peer=self._peer is not None)
+        return self._service if self._is_for_here(asked) else self._service.anywhere
 
     def _begin_poll(self, request: Request) -> Coroutine[Any, Any, None]:
         # Settles begin first and in the same turn as the poll, so that they meet in one decision; they are answered
@@ -422,7 +429,7 @@ class _Session:
         ]
         sent = False
         try:
-            sent = not self._given_up and self._link.reply(request, *polled(found))
+            sent = not self._given_up and self._link.reply(request, *polled(found)[:2])
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
         if not sent:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from lanner.calls import ANONYMOUS as ANONYMOUS
+from lanner.calls import Identity as Identity
 from lanner.cluster import PartitionRow, Progress
 from lanner.model import PRIORITY_NORMAL, Message
 from lanner.partition import Appended, HoldState
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who calls. Anonymous until tokens arrive; every call carries one all the same."""
-
-    name: str
-    door: str = ""
-
-
-ANONYMOUS: Final = Identity("anonymous")
 
 
 @dataclass(frozen=True, slots=True)

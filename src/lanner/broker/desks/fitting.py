@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lanner import limits
+from lanner.calls.merging import Room as Room
 from lanner.partition import Lease, Release
 
 FRAME_ROOM_BYTES: Final = limits.FRAME_BYTES_MAX - limits.CONTROL_BYTES_MAX  # for the batches of one reply
@@ -21,23 +22,6 @@ def reply_bytes_max(max_bytes: int) -> int:
     """What the reply to a poll for so many bytes may hold. An estimate is off by a little as a rule, and a batch of
     which most is leased goes out whole; only beyond twice what was asked for is something left out."""
     return min(2 * max_bytes, limits.POLL_BYTES_MAX)
-
-
-class Room:
-    """How much more goes into a reply."""
-
-    __slots__ = ("is_empty", "left_bytes")
-
-    def __init__(self, bytes_max: int) -> None:
-        self.left_bytes = bytes_max
-        self.is_empty = True  # nothing has been put in yet
-
-    def has(self, size: int) -> bool:
-        return size <= self.left_bytes
-
-    def take(self, size: int) -> None:
-        self.left_bytes -= size
-        self.is_empty = False
 
 
 def release_of(group: str, token: int, leases: Iterable[Lease]) -> Release | None:

@@ -272,7 +272,7 @@ class RemoteService:
     # ------------------------------------------------------------------ topics and groups
 
     async def topic(self, identity: Identity, name: str, partitions: Sequence[int]) -> TopicResult:
-        found = (await self._call(Command.DESCRIBE_TOPIC, administration.TopicName(name, list(partitions)))).control
+        found = (await self._call(Command.DESCRIBE_TOPIC, administration.DescribeTopic(name, list(partitions)))).control
         states = [
             PartitionStateResult(
                 part.id,
@@ -290,13 +290,13 @@ class RemoteService:
         return TopicResult(found.name, found.incarnation, found.settings, states)
 
     async def groups(self, identity: Identity, topic: str, partitions: Sequence[int]) -> list[str]:
-        asked = administration.TopicName(topic, list(partitions))
+        asked = administration.ListGroups(topic, list(partitions))
         names: list[str] = (await self._call(Command.LIST_GROUPS, asked)).control.groups
         return names
 
     async def group(self, identity: Identity, topic: str, group: str, partitions: Sequence[int]) -> GroupResult:
         found = (
-            await self._call(Command.DESCRIBE_GROUP, administration.GroupName(topic, group, list(partitions)))
+            await self._call(Command.DESCRIBE_GROUP, administration.DescribeGroup(topic, group, list(partitions)))
         ).control
         states = [
             GroupPartitionResult(
@@ -315,7 +315,7 @@ class RemoteService:
         return GroupResult(found.topic, found.group, found.kind, states)
 
     async def drop_group(self, identity: Identity, topic: str, group: str, partitions: Sequence[int]) -> None:
-        await self._call(Command.DROP_GROUP, administration.GroupName(topic, group, list(partitions)))
+        await self._call(Command.DROP_GROUP, administration.DropGroup(topic, group, list(partitions)))
 
     async def seek(
         self,
@@ -375,7 +375,8 @@ class RemoteService:
         self, command: Command, topic: str, group: str, partitions: Sequence[int], offsets: Sequence[int] | None
     ) -> int:
         chosen = None if offsets is None else list(offsets)
-        asked = administration.DeadChoice(topic, group, None, chosen, list(partitions))
+        kind = administration.RedriveDead if command is Command.REDRIVE else administration.DiscardDead
+        asked = kind(topic, group, None, chosen, list(partitions))
         count: int = (await self._call(command, asked)).control.count
         return count
 

@@ -11,11 +11,10 @@ import pytest
 
 from lanner import limits
 from lanner.api.native import NativeDoor
-from lanner.api.native.calls import CALLS, server_of
 from lanner.broker.desks import calls
 from lanner.broker.desks.calls import Identity, PollResult, PublishResult, SettleResult
 from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
-from lanner.broker.service import Service
+from lanner.broker.service import Service, _adapted
 from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
 from lanner.errors import (
     ConnectionLost,
@@ -110,6 +109,12 @@ class FakeService:
     def anywhere(self) -> FakeService:
         self.forwarded += 1
         return self
+
+    async def serve(self, identity: Identity, call: Any, bulk: Any = ()) -> Any:
+        return await _adapted(self, identity, call, bulk)
+
+    async def ask(self, identity: Identity, call: Any, bulk: Any = ()) -> Any:
+        return await _adapted(self.anywhere, identity, call, bulk)
 
     async def look_up(self, names: Sequence[str]) -> None:
         pass
@@ -489,7 +494,7 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("command", "control", "asked", "answer", "bulk"),
     [
-        (Command.OPEN_PRODUCER, Empty(), ("open_producer", {}), messages.ProducerOpened(41, 2), b""),
+        (Command.OPEN_PRODUCER, messages.OpenProducer(), ("open_producer", {}), messages.ProducerOpened(41, 2), b""),
         (
             Command.FETCH,
             messages.Fetch("t", 0, 3, 100, 0, 9),
@@ -540,24 +545,24 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
             b"",
         ),
         (Command.ALTER_TOPIC, administration.AlterTopic("t", {}), ("alter_topic", "t", {}, {}), DESCRIPTION, b""),
-        (Command.DELETE_TOPIC, administration.TopicName("t"), ("delete_topic", "t", {}), Empty(), b""),
+        (Command.DELETE_TOPIC, administration.DeleteTopic("t"), ("delete_topic", "t", {}), Empty(), b""),
         (
             Command.LIST_GROUPS,
-            administration.TopicName("t"),
+            administration.ListGroups("t"),
             ("groups", "t", None, {}),
             administration.GroupsReply(["g"]),
             b"",
         ),
         (
             Command.DESCRIBE_GROUP,
-            administration.GroupName("t", "g"),
+            administration.DescribeGroup("t", "g"),
             ("group", "t", "g", None, {}),
             administration.GroupDescription(
                 "t", "g", "queue", [administration.GroupPartition(0, 1, 2, 3, 4, 5, 6, {4: 2}, _LATER_MS, 0)]
             ),
             b"",
         ),
-        (Command.DROP_GROUP, administration.GroupName("t", "g"), ("drop_group", "t", "g", None, {}), Empty(), b""),
+        (Command.DROP_GROUP, administration.DropGroup("t", "g"), ("drop_group", "t", "g", None, {}), Empty(), b""),
         (
             Command.SEEK,
             administration.Seek("t", "g", to="latest"),
@@ -574,14 +579,14 @@ async def test_metadata_names_topics_brokers_and_what_is_missing() -> None:
         ),
         (
             Command.REDRIVE,
-            administration.DeadChoice("t", "g"),
+            administration.RedriveDead("t", "g"),
             ("redrive", "t", "g", None, None, {}),
             administration.CountReply(3),
             b"",
         ),
         (
             Command.DISCARD,
-            administration.DeadChoice("t", "g", 0, [5]),
+            administration.DiscardDead("t", "g", 0, [5]),
             ("discard", "t", "g", [0], [5], {}),
             administration.CountReply(4),
             b"",
@@ -606,10 +611,10 @@ async def test_settle_release_and_describe_are_calls_too() -> None:
         assert reply.control == messages.Settled([messages.SettledItem(0, 2)])
         await link.request(Command.RELEASE, messages.Release("g", "t", [item]))
         assert service.released == [("t", "g", [calls.SettleItem(0, 7, 100, 2, 1)])]
-        described = await link.request(Command.DESCRIBE_TOPIC, administration.TopicName("x"))
+        described = await link.request(Command.DESCRIBE_TOPIC, administration.DescribeTopic("x"))
         assert described.control.name == "x"
         with pytest.raises(TopicNotFound):
-            await link.request(Command.DESCRIBE_TOPIC, administration.TopicName("missing"))
+            await link.request(Command.DESCRIBE_TOPIC, administration.DescribeTopic("missing"))
 
 
 async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the_whole_cluster() -> None:
@@ -619,7 +624,7 @@ async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the
             (Command.SETTLE, messages.Settle("g", "t", [SettleItem(0, 7, 100, 2, 1)])),
             (Command.RELEASE, messages.Release("g", "t", [SettleItem(0, 7, 100, 2, 1)])),
             (Command.COMMIT, messages.Commit("g", "t", {0: 4})),
-            (Command.OPEN_PRODUCER, Empty()),
+            (Command.OPEN_PRODUCER, messages.OpenProducer()),
             (Command.OFFSETS, messages.Offsets("t", -1, [0])),
             (Command.GLANCE, messages.Glance("g", "t", [0])),
             (Command.POLL, Poll("g", "t", "m", 1, [0])),
@@ -635,23 +640,24 @@ async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the
             (Command.POLL, Poll("g", "t", "m", 1)),
             (Command.PEEK, messages.Peek("t", 0)),
             (Command.CREATE_TOPIC, administration.CreateTopic("t")),
-            (Command.DESCRIBE_CLUSTER, Empty()),
+            (Command.DESCRIBE_CLUSTER, cluster.DescribeCluster()),
         ]
         for number, (command, control) in enumerate(everywhere, start=1):
             await link.request(command, control)
             assert service.forwarded == number, command
 
 
-def test_another_broker_is_served_by_this_one_itself_whatever_it_asks() -> None:
-    service = FakeService()
-    for command in CALLS:
-        assert server_of(cast(Service, service), command, Empty(), for_peer=True) is service
-    assert service.forwarded == 0
+async def test_another_broker_is_served_by_this_one_itself_whatever_it_asks() -> None:
+    async with opened() as (_, door, _link):
+        [session] = door._sessions
+        assert not session._is_for_here(messages.Offsets("t"))
+        session._peer = messages.PeerHello("cluster", "other", "two", "")
+        assert session._is_for_here(messages.Offsets("t"))
 
 
 async def test_the_cluster_is_described_and_changed_natively() -> None:
     async with opened() as (service, _, link):
-        told = (await link.request(Command.DESCRIBE_CLUSTER, Empty())).control
+        told = (await link.request(Command.DESCRIBE_CLUSTER, cluster.DescribeCluster())).control
         assert (told.cluster_id, told.metadata_leader, told.topics, told.replicas_missing) == ("cluster", "n", 2, 1)
         assert told.brokers[0].name == "one" and told.brokers[0].alive and told.brokers[0].drain.plan_id == 3
         assert told.plans == [told.brokers[0].drain]

@@ -1,37 +1,26 @@
-"""Each command of the protocol as a call of the service: decode, call, encode, nothing else.
-
-A call takes the service, the caller's identity and the request's control part, and gives the reply's control part and
-bulk. PUBLISH, STAGE, POLL and PING are not here: the session treats the first two without a task, the third has two
-replies, and the last needs no service. `server_of` says whether the service is that of this broker or that of the
-whole cluster.
-"""
+"""Calls as today's methods of the service and the forwarder: goes as the desks take the structs themselves."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from lanner.broker.desks import calls
+from lanner.calls import Answer
 from lanner.errors import LannerError
-from lanner.wire import administration, cluster, dead, messages
-from lanner.wire.messages import Command, Control
+from lanner.wire import administration, cluster, dead, messages, staging
+from lanner.wire.messages import Call, Control
 
 if TYPE_CHECKING:
     from lanner.broker.desks.calls import Identity
-    from lanner.broker.forwarding.forwarder import Forwarder
     from lanner.broker.service import Service
 
 
-class Answer(NamedTuple):
-    control: Control
-    bulk: Sequence[bytes | memoryview] = ()
+_CONFIRMED: Final[Answer[Any]] = Answer(messages.Empty())
 
 
-_CONFIRMED: Final = Answer(messages.Empty())
-
-
-async def metadata(service: Service, identity: Identity, asked: messages.Metadata) -> Answer:
+async def metadata(service: Service, identity: Identity, asked: messages.Metadata) -> Answer[Any]:
     named = asked.topics is not None
     names = await service.topics(identity) if asked.topics is None else asked.topics
     await service.look_up(names)
@@ -55,11 +44,11 @@ async def metadata(service: Service, identity: Identity, asked: messages.Metadat
     return Answer(messages.MetadataReply(service.cluster_id, brokers, topics, service.metadata_index))
 
 
-async def open_producer(service: Service, identity: Identity, asked: messages.Empty) -> Answer:
+async def open_producer(service: Service, identity: Identity, asked: messages.OpenProducer) -> Answer[Any]:
     return Answer(messages.ProducerOpened(*await service.open_producer(identity)))
 
 
-async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> Answer:
+async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> Answer[Any]:
     found = await service.fetch(
         identity,
         asked.topic,
@@ -87,7 +76,7 @@ async def fetch(service: Service, identity: Identity, asked: messages.Fetch) -> 
     return Answer(control, [item.data for item in found.batches])
 
 
-def polled(found: calls.PollResult) -> Answer:
+def polled(found: calls.PollResult) -> Answer[Any]:
     batches = [
         messages.PolledBatch(
             *item[:6], size=len(item.data), ranges=[messages.LeasedRange(*part) for part in item.ranges]
@@ -97,7 +86,7 @@ def polled(found: calls.PollResult) -> Answer:
     return Answer(messages.Polled(batches, found.limited, found.priority), [item.data for item in found.batches])
 
 
-async def glance(service: Service, identity: Identity, asked: messages.Glance) -> Answer:
+async def glance(service: Service, identity: Identity, asked: messages.Glance) -> Answer[Any]:
     priority = await service.glance(identity, asked.topic, asked.group, asked.partitions, asked.wait_ms, asked.start)
     return Answer(messages.Glanced(priority))
 
@@ -115,15 +104,15 @@ def settled(results: Sequence[calls.SettleResult]) -> messages.Settled:
     return messages.Settled([messages.SettledItem(*result) for result in results])
 
 
-async def settle(service: Service, identity: Identity, asked: messages.Settle) -> Answer:
+async def settle(service: Service, identity: Identity, asked: messages.Settle) -> Answer[Any]:
     return Answer(settled(await service.settle(identity, asked.topic, asked.group, settle_items(asked.items))))
 
 
-async def release(service: Service, identity: Identity, asked: messages.Release) -> Answer:
+async def release(service: Service, identity: Identity, asked: messages.Release) -> Answer[Any]:
     return Answer(settled(await service.release(identity, asked.topic, asked.group, settle_items(asked.items))))
 
 
-async def peek(service: Service, identity: Identity, asked: messages.Peek) -> Answer:
+async def peek(service: Service, identity: Identity, asked: messages.Peek) -> Answer[Any]:
     found = await service.peek(
         identity, asked.topic, _partitions(asked), asked.offset, asked.max_messages, asked.max_bytes, asked.after
     )
@@ -145,40 +134,40 @@ async def peek(service: Service, identity: Identity, asked: messages.Peek) -> An
     return Answer(messages.Peeked(shown, found.next))
 
 
-async def commit(service: Service, identity: Identity, asked: messages.Commit) -> Answer:
+async def commit(service: Service, identity: Identity, asked: messages.Commit) -> Answer[Any]:
     await service.commit(identity, asked.topic, asked.group, asked.offsets, asked.reader, asked.sequence, asked.known)
     return _CONFIRMED
 
 
-async def committed(service: Service, identity: Identity, asked: messages.Committed) -> Answer:
+async def committed(service: Service, identity: Identity, asked: messages.Committed) -> Answer[Any]:
     offsets = await service.committed(identity, asked.topic, asked.group, asked.partitions)
     return Answer(messages.CommittedReply(offsets))
 
 
-async def offsets(service: Service, identity: Identity, asked: messages.Offsets) -> Answer:
+async def offsets(service: Service, identity: Identity, asked: messages.Offsets) -> Answer[Any]:
     counting = calls.ByteCount(asked.starts, asked.max_bytes, asked.lanes) if asked.starts is not None else None
     incarnation, found = await service.offsets(identity, asked.topic, asked.time_ms, asked.partitions, counting)
     return Answer(messages.OffsetsReply([messages.PartitionOffsets(*item) for item in found], incarnation))
 
 
-async def create_topic(service: Service, identity: Identity, asked: administration.CreateTopic) -> Answer:
+async def create_topic(service: Service, identity: Identity, asked: administration.CreateTopic) -> Answer[Any]:
     return _description(await service.create_topic(identity, asked.name, asked.settings, asked.create_id))
 
 
-async def alter_topic(service: Service, identity: Identity, asked: administration.AlterTopic) -> Answer:
+async def alter_topic(service: Service, identity: Identity, asked: administration.AlterTopic) -> Answer[Any]:
     return _description(await service.alter_topic(identity, asked.name, asked.settings))
 
 
-async def delete_topic(service: Service, identity: Identity, asked: administration.TopicName) -> Answer:
+async def delete_topic(service: Service, identity: Identity, asked: administration.DeleteTopic) -> Answer[Any]:
     await service.delete_topic(identity, asked.name)
     return _CONFIRMED
 
 
-async def describe_topic(service: Service, identity: Identity, asked: administration.TopicName) -> Answer:
+async def describe_topic(service: Service, identity: Identity, asked: administration.DescribeTopic) -> Answer[Any]:
     return _description(await service.topic(identity, asked.name, asked.partitions))
 
 
-def _description(topic: calls.TopicResult) -> Answer:
+def _description(topic: calls.TopicResult) -> Answer[Any]:
     partitions = [
         administration.PartitionState(
             *part[:7], depth=dict(part.depth), holds=[administration.HoldState(*hold) for hold in part.holds]
@@ -188,11 +177,11 @@ def _description(topic: calls.TopicResult) -> Answer:
     return Answer(administration.TopicDescription(topic.name, topic.incarnation, dict(topic.settings), partitions))
 
 
-async def list_groups(service: Service, identity: Identity, asked: administration.TopicName) -> Answer:
+async def list_groups(service: Service, identity: Identity, asked: administration.ListGroups) -> Answer[Any]:
     return Answer(administration.GroupsReply(await service.groups(identity, asked.name, asked.partitions)))
 
 
-async def describe_group(service: Service, identity: Identity, asked: administration.GroupName) -> Answer:
+async def describe_group(service: Service, identity: Identity, asked: administration.DescribeGroup) -> Answer[Any]:
     found = await service.group(identity, asked.topic, asked.group, asked.partitions)
     now_ms = time.time_ns() // 1_000_000
     partitions = [
@@ -207,12 +196,12 @@ async def describe_group(service: Service, identity: Identity, asked: administra
     return Answer(administration.GroupDescription(found.topic, found.group, found.kind, partitions))
 
 
-async def drop_group(service: Service, identity: Identity, asked: administration.GroupName) -> Answer:
+async def drop_group(service: Service, identity: Identity, asked: administration.DropGroup) -> Answer[Any]:
     await service.drop_group(identity, asked.topic, asked.group, asked.partitions)
     return _CONFIRMED
 
 
-async def seek(service: Service, identity: Identity, asked: administration.Seek) -> Answer:
+async def seek(service: Service, identity: Identity, asked: administration.Seek) -> Answer[Any]:
     await service.seek(
         identity,
         asked.topic,
@@ -225,7 +214,7 @@ async def seek(service: Service, identity: Identity, asked: administration.Seek)
     return _CONFIRMED
 
 
-async def list_dead(service: Service, identity: Identity, asked: administration.ListDead) -> Answer:
+async def list_dead(service: Service, identity: Identity, asked: administration.ListDead) -> Answer[Any]:
     found = await service.dead_letters(
         identity, asked.topic, asked.group, _partitions(asked), asked.start_offset, asked.limit, asked.after
     )
@@ -235,26 +224,28 @@ async def list_dead(service: Service, identity: Identity, asked: administration.
     )
 
 
-async def fetch_dead(service: Service, identity: Identity, asked: dead.FetchDead) -> Answer:
+async def fetch_dead(service: Service, identity: Identity, asked: dead.FetchDead) -> Answer[Any]:
     return Answer(*await service.fetch_dead(identity, asked))
 
 
-async def redrive(service: Service, identity: Identity, asked: administration.DeadChoice) -> Answer:
+async def redrive(service: Service, identity: Identity, asked: administration.RedriveDead) -> Answer[Any]:
     count = await service.redrive(identity, asked.topic, asked.group, _partitions(asked), asked.offsets)
     return Answer(administration.CountReply(count))
 
 
-async def discard(service: Service, identity: Identity, asked: administration.DeadChoice) -> Answer:
+async def discard(service: Service, identity: Identity, asked: administration.DiscardDead) -> Answer[Any]:
     count = await service.discard(identity, asked.topic, asked.group, _partitions(asked), asked.offsets)
     return Answer(administration.CountReply(count))
 
 
-def _partitions(asked: messages.Peek | administration.ListDead | administration.DeadChoice) -> Sequence[int] | None:
+def _partitions(
+    asked: messages.Peek | administration.ListDead | administration.RedriveDead | administration.DiscardDead,
+) -> Sequence[int] | None:
     """One partition, or several that the asker knows to be led here; None: all."""
     return asked.partitions if asked.partition is None else [asked.partition]
 
 
-async def describe_cluster(service: Service, identity: Identity, asked: messages.Empty) -> Answer:
+async def describe_cluster(service: Service, identity: Identity, asked: cluster.DescribeCluster) -> Answer[Any]:
     found = await service.describe_cluster(identity)
     brokers = [
         cluster.BrokerState(
@@ -281,7 +272,7 @@ async def describe_cluster(service: Service, identity: Identity, asked: messages
     )
 
 
-async def describe_partitions(service: Service, identity: Identity, asked: cluster.DescribePartitions) -> Answer:
+async def describe_partitions(service: Service, identity: Identity, asked: cluster.DescribePartitions) -> Answer[Any]:
     rows = await service.describe_partitions(identity, asked.topic)
     partitions = [
         cluster.PartitionReplicas(*row[:5], replicas=[cluster.ReplicaState(*replica) for replica in row.replicas])
@@ -290,7 +281,7 @@ async def describe_partitions(service: Service, identity: Identity, asked: clust
     return Answer(cluster.PartitionsDescription(partitions))
 
 
-async def change_cluster(service: Service, identity: Identity, asked: cluster.ChangeCluster) -> Answer:
+async def change_cluster(service: Service, identity: Identity, asked: cluster.ChangeCluster) -> Answer[Any]:
     plan = await service.change_cluster(
         identity,
         asked.action,
@@ -307,96 +298,72 @@ def _plan(plan: calls.PlanResult | None) -> cluster.PlanProgress | None:
     return None if plan is None else cluster.PlanProgress(*plan)
 
 
-async def raft_status(service: Service, identity: Identity, asked: cluster.RaftStatus) -> Answer:
+async def raft_status(service: Service, identity: Identity, asked: cluster.RaftStatus) -> Answer[Any]:
     return Answer(
         cluster.RaftStatusReply(await service.raft_status(identity, asked.topic, asked.partition, asked.node_id))
     )
 
 
-async def scrub(service: Service, identity: Identity, asked: cluster.Scrub) -> Answer:
+async def scrub(service: Service, identity: Identity, asked: cluster.Scrub) -> Answer[Any]:
     return Answer(cluster.ScrubProgress(*await service.scrub(identity, asked.start)))
 
 
 def plain(
     serve: Callable[[Any, Identity, Any], Awaitable[Control]],
-) -> Callable[[Any, Identity, Any], Awaitable[Answer]]:
+) -> Callable[[Any, Identity, Any], Awaitable[Answer[Any]]]:
     """A call that takes the request and gives the answer as they travel."""
 
-    async def call(service: Any, identity: Identity, asked: Any) -> Answer:
+    async def call(service: Any, identity: Identity, asked: Any) -> Answer[Any]:
         return Answer(await serve(service, identity, asked))
 
     return call
 
 
-CALLS: Final[Mapping[Command, Callable[[Any, Identity, Any], Awaitable[Answer]]]] = {
-    Command.METADATA: metadata,
-    Command.OPEN_PRODUCER: open_producer,
-    Command.FETCH: fetch,
-    Command.SETTLE: settle,
-    Command.RELEASE: release,
-    Command.PEEK: peek,
-    Command.GLANCE: glance,
-    Command.COMMIT: commit,
-    Command.COMMITTED: committed,
-    Command.OFFSETS: offsets,
-    Command.CREATE_TOPIC: create_topic,
-    Command.ALTER_TOPIC: alter_topic,
-    Command.DELETE_TOPIC: delete_topic,
-    Command.DESCRIBE_TOPIC: describe_topic,
-    Command.LIST_GROUPS: list_groups,
-    Command.DESCRIBE_GROUP: describe_group,
-    Command.DROP_GROUP: drop_group,
-    Command.SEEK: seek,
-    Command.LIST_DEAD: list_dead,
-    Command.FETCH_DEAD: fetch_dead,
-    Command.REDRIVE: redrive,
-    Command.DISCARD: discard,
-    Command.DESCRIBE_CLUSTER: describe_cluster,
-    Command.DESCRIBE_PARTITIONS: describe_partitions,
-    Command.CHANGE_CLUSTER: change_cluster,
-    Command.RAFT_STATUS: raft_status,
-    Command.SCRUB: scrub,
-    Command.PREPARE: plain(lambda service, identity, asked: service.prepare(identity, asked)),
-    Command.DISCARD_STAGES: plain(lambda service, identity, asked: service.discard_stages(identity, asked)),
-    Command.BEGIN: plain(lambda service, identity, asked: service.begin(identity, asked)),
-    Command.END: plain(lambda service, identity, asked: service.end(identity, asked)),
-    Command.LOOK: plain(lambda service, identity, asked: service.look(identity, asked)),
-    Command.CLAIM: plain(lambda service, identity, asked: service.claim(identity, asked)),
-    Command.LIST_TRANSACTIONS: plain(lambda service, identity, asked: service.list_transactions(identity, asked)),
-    Command.FORGET: plain(lambda service, identity, asked: service.forget(identity, asked)),
+async def publish(service: Any, identity: Identity, asked: messages.Publish, data: bytes | memoryview) -> Answer[Any]:
+    found = await service.publish(identity, asked.topic, asked.partition, data, asked.incarnation)
+    return Answer(messages.Published(found.base_offset, found.append_ms, found.count, found.duplicate))
+
+
+async def poll(service: Service, identity: Identity, asked: messages.Poll) -> Answer[Any]:
+    fields = {name: getattr(asked, name) for name in asked.__struct_fields__ if name != "settles"}
+    return polled(await service.poll(identity, **fields))
+
+
+CALLS: Final[Mapping[type[Call[Any]], Callable[[Any, Identity, Any], Awaitable[Answer[Any]]]]] = {
+    messages.Metadata: metadata,
+    messages.OpenProducer: open_producer,
+    messages.Fetch: fetch,
+    messages.Poll: poll,
+    messages.Settle: settle,
+    messages.Release: release,
+    messages.Peek: peek,
+    messages.Glance: glance,
+    messages.Commit: commit,
+    messages.Committed: committed,
+    messages.Offsets: offsets,
+    administration.CreateTopic: create_topic,
+    administration.AlterTopic: alter_topic,
+    administration.DeleteTopic: delete_topic,
+    administration.DescribeTopic: describe_topic,
+    administration.ListGroups: list_groups,
+    administration.DescribeGroup: describe_group,
+    administration.DropGroup: drop_group,
+    administration.Seek: seek,
+    administration.ListDead: list_dead,
+    dead.FetchDead: fetch_dead,
+    administration.RedriveDead: redrive,
+    administration.DiscardDead: discard,
+    cluster.DescribeCluster: describe_cluster,
+    cluster.DescribePartitions: describe_partitions,
+    cluster.ChangeCluster: change_cluster,
+    cluster.RaftStatus: raft_status,
+    cluster.Scrub: scrub,
+    staging.Prepare: plain(lambda service, identity, asked: service.prepare(identity, asked)),
+    staging.DiscardStages: plain(lambda service, identity, asked: service.discard_stages(identity, asked)),
+    staging.Begin: plain(lambda service, identity, asked: service.begin(identity, asked)),
+    staging.End: plain(lambda service, identity, asked: service.end(identity, asked)),
+    staging.Look: plain(lambda service, identity, asked: service.look(identity, asked)),
+    staging.Claim: plain(lambda service, identity, asked: service.claim(identity, asked)),
+    staging.ListTransactions: plain(lambda service, identity, asked: service.list_transactions(identity, asked)),
+    staging.Forget: plain(lambda service, identity, asked: service.forget(identity, asked)),
 }
-
-# These name the partitions they are about, and are for the broker that leads those: smart clients ask it, and are told
-# where it is when they err.
-AT_THE_LEADER: Final = frozenset(
-    {
-        Command.OPEN_PRODUCER,
-        Command.PUBLISH,
-        Command.FETCH,
-        Command.FETCH_DEAD,
-        Command.SETTLE,
-        Command.RELEASE,
-        Command.COMMIT,
-        Command.STAGE,
-        Command.PREPARE,
-        Command.DISCARD_STAGES,
-    }
-)
-_ABOUT_ITSELF: Final = frozenset({Command.SCRUB})
-_BESIDES: Final = frozenset({Command.HELLO, Command.PING, Command.PUBLISH, Command.POLL, Command.STAGE})
-BETWEEN_BROKERS: Final = frozenset(
-    {Command.PEER_INFO, Command.PROPOSE, Command.RAFT, Command.SNAPSHOT, Command.PULSE, Command.REPORT}
-)
-
-assert set(CALLS) | _BESIDES | BETWEEN_BROKERS == set(Command)
-
-
-def server_of(service: Service, command: Command, control: Any, *, for_peer: bool) -> Service | Forwarder:
-    """Who serves a request: this broker for itself, or the whole cluster through it.
-
-    Another broker has found out whom to ask, and asks for what is led here: one hop, never two.
-    """
-    here = command in AT_THE_LEADER or command in _ABOUT_ITSELF
-    if for_peer or here or getattr(control, "partitions", None) is not None:
-        return service
-    return service.anywhere

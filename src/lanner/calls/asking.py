@@ -1,0 +1,36 @@
+"""Who asks, what an answer is, and the one way to ask: `ask(identity, Settle(...))` gives an `Answer[Settled]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, Protocol
+
+from lanner.wire.messages import AnswerT, Call
+
+Bulk = Sequence[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls. Anonymous until tokens arrive; every call carries one all the same."""
+
+    name: str
+    door: str = ""
+
+
+ANONYMOUS: Final = Identity("anonymous")
+
+
+class Answer(NamedTuple, Generic[AnswerT]):
+    """What a call was answered: the control part as it travels, and one piece of bulk for each size that it names."""
+
+    control: AnswerT
+    bulk: Bulk = ()
+    unheard: Callable[[], None] | None = None  # call it when the answer cannot be handed over: leases go back
+
+
+class Asker(Protocol):
+    """What answers calls, from wherever they can be answered."""
+
+    async def ask(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]: ...
