@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lanner.broker.desks.calls import LeasedBatch, Range
@@ -23,6 +23,7 @@ from lanner.broker.desks.questions import Questions
 from lanner.broker.node import Node
 from lanner.broker.replicas.damage import DAMAGED
 from lanner.broker.replicas.replica import WAIT, Replica
+from lanner.calls.urgency import NOTHING, Urgency
 from lanner.errors import GroupKindConflict, LannerError
 from lanner.model import GroupKind
 from lanner.partition import MakeGroup, Poll, Settle
@@ -30,7 +31,6 @@ from lanner.partition.requests import SettleKind
 
 _POLLERS_MAX: Final = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX: Final = 16  # how many decisions one poll may be made of
-_NOTHING: Final = -1
 
 
 class Polling:
@@ -86,25 +86,24 @@ class Polling:
             leased = await self._lease_again(replicas, request, call)
             if leased:
                 return leased, False
-        return await self._lease_new(list(replicas), request, call)
+        return await self._lease_new(dict(replicas), request, call)
 
-    async def _lease_new(
-        self, replicas: list[tuple[int, Replica]], request: Poll, call: int
-    ) -> tuple[list[Leased], bool]:
+    async def _lease_new(self, replicas: dict[int, Replica], request: Poll, call: int) -> tuple[list[Leased], bool]:
         leased: list[Leased] = []
         limited = False
-        messages_left, bytes_left = request.max_messages, request.max_bytes
-        sequence = request.sequence * _STEPS_MAX
-        for step in range(_STEPS_MAX):
-            place, lane, others = self._most_urgent(replicas, request.group)
-            if lane < request.min_lane or messages_left <= 0 or bytes_left <= 0:
+        urgency: Urgency[int] = Urgency(request.max_messages, request.max_bytes, _STEPS_MAX, request.min_lane)
+        sequences = itertools.count(request.sequence * _STEPS_MAX)
+        while True:
+            self._look(replicas, request.group, urgency)
+            ask = urgency.next()
+            if ask is None:
                 break
-            partition, replica = replicas[place]
+            replica = replicas[ask.place]
             wanted = request._replace(
-                sequence=sequence + step,
-                max_messages=messages_left,
-                max_bytes=bytes_left,
-                min_lane=max(others, request.min_lane),
+                sequence=next(sequences),
+                max_messages=ask.max_messages,
+                max_bytes=ask.max_bytes,
+                min_lane=ask.min_priority,
             )
             try:
                 answer, index = await self._ask(replica, wanted, call)
@@ -115,14 +114,15 @@ class Polling:
             except BaseException:
                 self.give_back(request, leased, call)
                 raise
-            if answer is WAIT or not answer.leases:
-                limited = limited or (answer is not WAIT and answer.limited)
-                del replicas[place]
-                continue
-            limited = limited or answer.limited
-            leased.append(Leased(partition, replica, _token_of(answer, index), answer))
-            messages_left -= sum(lease.count for lease in answer.leases)
-            bytes_left -= sum(lease.ref.size * lease.count // lease.ref.count for lease in answer.leases)
+            leases = [] if answer is WAIT else answer.leases
+            limited = limited or (answer is not WAIT and answer.limited)
+            messages = sum(lease.count for lease in leases)
+            size = sum(lease.ref.size * lease.count // lease.ref.count for lease in leases)
+            urgency.took(ask, messages, size)
+            if leases:
+                leased.append(Leased(ask.place, replica, _token_of(answer, index), answer))
+            else:
+                del replicas[ask.place]
         return leased, limited
 
     async def _ask(self, replica: Replica, request: Poll, call: int) -> tuple[Any, int]:
@@ -224,7 +224,7 @@ class Polling:
     def best_lane(self, replicas: list[tuple[int, Replica]], group: str) -> int:
         """The most urgent lane with something for the group on these; -1: there is nothing."""
         now_ms = self._node.now_ms()
-        best = _NOTHING
+        best = NOTHING
         for _, replica in replicas:
             lane = replica.partition.best_lane(group, now_ms)
             if lane is not None and lane > best:
@@ -236,20 +236,14 @@ class Polling:
             if replica.partition.kind_of(group) is GroupKind.STREAM:
                 raise GroupKindConflict(f"{group!r} is a stream group; poll under another name", group=group)
 
-    def _most_urgent(self, replicas: list[tuple[int, Replica]], group: str) -> tuple[int, int, int]:
-        """Which of these to ask next, its best lane (-1: none), and the lane below which another one has better."""
+    def _look(self, replicas: Mapping[int, Replica], group: str, urgency: Urgency[int]) -> None:
+        """What these partitions have now. Among equals one that is free to decide goes first, then each in its turn."""
         now_ms = self._node.now_ms()
         turn, count = self._router.turn(), len(replicas)
-        ranked = []
-        for place, (_, replica) in enumerate(replicas):
+        for place, (partition, replica) in enumerate(replicas.items()):
             lane = replica.partition.best_lane(group, now_ms)
-            if lane is not None:
-                ranked.append((lane, replica.free, (place + turn) % count, place))
-        if not ranked:
-            return 0, _NOTHING, 0
-        ranked.sort(reverse=True)
-        others = ranked[1][0] if len(ranked) > 1 else 0
-        return ranked[0][3], ranked[0][0], others
+            rank = replica.free * count + (place + turn) % count
+            urgency.see(partition, NOTHING if lane is None else lane, rank)
 
 
 def _token_of(answer: Any, index: int) -> int:

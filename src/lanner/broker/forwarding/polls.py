@@ -28,6 +28,7 @@ from lanner.broker.desks.unpacking import Unpacking
 from lanner.broker.forwarding.settles import ForwardedSettles
 from lanner.broker.forwarding.spreading import DEADLINE_MS, UNANSWERED
 from lanner.broker.forwarding.watches import Watches
+from lanner.calls.urgency import Ask, Urgency
 from lanner.cluster import Topic
 from lanner.errors import LannerError, NotLeader
 from lanner.model import LANES
@@ -151,6 +152,7 @@ class ForwardedPolls(ForwardedSettles):
         super().__init__(service, node, routes)
         self._member = f"door-{secrets.token_hex(8)}"
         self._sequences = itertools.count()
+        self._turns = itertools.count()
         self._latest: dict[tuple[str, str, str], int] = {}
         self._watches = Watches(self.at)
         self._sleepers: set[asyncio.Future[int]] = set()
@@ -230,38 +232,34 @@ class ForwardedPolls(ForwardedSettles):
         if unserved:
             missing = self._routes.not_leader(topic, unserved[0])
         wanted = taken.wanted
+        urgency: Urgency[str] = Urgency(taken.messages_left, taken.bytes_left, _STEPS_MAX, wanted.min_priority)
         repeating = taken.may_repeat
         if repeating:
             # It may be the repetition of one whose leases no glance shows: everybody is asked.
             taken.may_repeat = False
-            ranked = [(LANES - 1, node_id) for node_id in places]
+            for node_id in places:
+                urgency.see(node_id, LANES - 1)
         else:
-            ranked = []
             for node_id, (lane, error) in zip(places, await self._glances(places, wanted), strict=True):
                 missing = error or missing
-                if lane >= wanted.min_priority:
-                    ranked.append((lane, node_id))
-        taken.promised = bool(ranked) and not repeating
-        left: list[int] = []  # what those have left that are not asked again: messages keep coming, and a poll must end
-        for _ in range(_STEPS_MAX):
-            if not ranked or taken.full:
-                break
-            ranked.sort(reverse=True)
-            _, node_id = ranked.pop(0)
-            floor = wanted.min_priority if repeating else max([wanted.min_priority, *left, *(n for n, _ in ranked[:1])])
+                urgency.see(node_id, lane, next(self._turns) % len(places))
+        taken.promised = urgency.left >= wanted.min_priority and not repeating
+        while not taken.full and (ask := urgency.next()) is not None:
+            if repeating:
+                ask = ask._replace(min_priority=wanted.min_priority)
             try:
-                result = await self._poll_at(node_id, places[node_id], taken, floor)
+                result = await self._poll_at(ask, places[ask.place], taken)
             except UNANSWERED as error:
                 missing = error
+                urgency.took(ask, 0, 0)
                 continue
+            before = taken.messages_left, taken.bytes_left
             left_out = taken.add(result)
             self._release_later(wanted, left_out)
-            priority = max([result.priority, *(item.priority for item in left_out)])
-            if wanted.sequence < 0 and wanted.min_priority <= priority < floor and result.batches:
-                ranked.append((priority, node_id))  # it had more, but others had better
-            else:
-                left.append(priority)
-        taken.priority = max([-1, *left, *(lane for lane, _ in ranked)])
+            left = max([result.priority, *(item.priority for item in left_out)])
+            size = before[1] - taken.bytes_left
+            urgency.took(ask, before[0] - taken.messages_left, size, left, again=wanted.sequence < 0)
+        taken.priority = urgency.left
         return missing
 
     async def _glances(self, places: dict[str, list[int]], wanted: _Wanted) -> list[tuple[int, LannerError | None]]:
@@ -278,18 +276,18 @@ class ForwardedPolls(ForwardedSettles):
 
         return await self.together(glance(node_id, mine) for node_id, mine in places.items())
 
-    async def _poll_at(self, node_id: str, mine: Sequence[int], taken: _Taken, floor: int) -> PollResult:
+    async def _poll_at(self, ask: Ask[str], mine: Sequence[int], taken: _Taken) -> PollResult:
         """One short poll at one broker. It goes on when the caller goes, and gives back what it brought."""
         wanted = taken.wanted
         own = wanted.sequence < 0 and not wanted.auto_ack
         asked = wanted._replace(
             member=self._member if own else wanted.member,
             sequence=next(self._sequences) if own else wanted.sequence,
-            max_messages=taken.messages_left,
-            max_bytes=taken.bytes_left,
-            min_priority=floor,
+            max_messages=ask.max_messages,
+            max_bytes=ask.max_bytes,
+            min_priority=ask.min_priority,
         )
-        return await self._poll_once(node_id, mine, asked, taken)
+        return await self._poll_once(ask.place, mine, asked, taken)
 
     async def _poll_once(self, node_id: str, mine: Sequence[int], asked: _Wanted, taken: _Taken) -> PollResult:
         polling = self.spawn(
