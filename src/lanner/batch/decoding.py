@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -34,6 +34,10 @@ from lanner.batch.header import (
 )
 from lanner.errors import MalformedBatch
 
+# Whether int32 offsets never fall and stay within the bytes: where there is a faster way than a list of numbers.
+Rises = Callable[[memoryview, memoryview], bool]
+
+_FALLING: Final = "the offsets do not rise from 0"
 _decode_map: Final = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
@@ -63,12 +67,26 @@ class _Cursor:
             malformed("raw_length", f"{len(self._view) - self._place} bytes lie behind the last column")
 
 
-class _Column(NamedTuple):
+class _Column:
     """A checked column of byte strings."""
 
-    offsets: memoryview  # int32
-    data: memoryview
-    bounds: list[int]  # the offsets as numbers
+    __slots__ = ("_bounds", "data", "offsets")
+
+    def __init__(self, offsets: memoryview, data: memoryview) -> None:
+        self.offsets = offsets  # int32
+        self.data = data
+        self._bounds: list[int] | None = None
+
+    @property
+    def bounds(self) -> list[int]:
+        """The offsets as numbers."""
+        if self._bounds is None:
+            self._bounds = self.offsets.tolist()
+        return self._bounds
+
+    def rises(self) -> bool:
+        bounds = self.bounds
+        return bounds == sorted(bounds)  # sorting what is sorted is the cheapest scan there is
 
     def items(self) -> list[bytes]:
         data = bytes(self.data)
@@ -79,15 +97,17 @@ class _Column(NamedTuple):
         return [bytes(data[bounds[row] : bounds[row + 1]]) for row in rows]
 
 
-def _read_column(cursor: _Cursor, field: str, count: int, item_max: int) -> _Column:
+def _read_column(cursor: _Cursor, field: str, count: int, item_max: int, rises: Rises | None) -> _Column:
     offsets = cursor.take(field, 4 * count + 4).cast("i")
-    bounds = offsets.tolist()
-    if bounds[0] != 0 or bounds != sorted(bounds):  # sorting what is sorted is the cheapest scan there is
-        malformed(field, "the offsets do not rise from 0")
-    size = bounds[-1]
-    if size > item_max and max(end - start for start, end in pairwise(bounds)) > item_max:
+    size = offsets[count]
+    if offsets[0] != 0 or size < 0:
+        malformed(field, _FALLING)
+    column = _Column(offsets, cursor.take(field, size))
+    if not (column.rises() if rises is None else rises(offsets, column.data)):
+        malformed(field, _FALLING)
+    if size > item_max and max(end - start for start, end in pairwise(column.bounds)) > item_max:
         malformed(field, f"one is longer than {item_max} bytes")
-    return _Column(offsets, cursor.take(field, size), bounds)
+    return column
 
 
 def _read_validity(cursor: _Cursor, count: int) -> bytes:
@@ -145,7 +165,7 @@ class Batch:
         "positions",
     )
 
-    def __init__(self, header: Header, view: memoryview) -> None:
+    def __init__(self, header: Header, view: memoryview, rises: Rises | None = None) -> None:
         count = header.count
         flags = header.flags
         self.header = header
@@ -160,17 +180,17 @@ class Batch:
         self._checksums = front.take("checksums", 4 * count).cast("I")
         self._key_hashes = front.take("key_hashes", 8 * count).cast("Q") if flags & FLAG_KEYS else None
         body = _Cursor(*_body(header, view))
-        self._value_column = _read_column(body, "values", count, limits.MESSAGE_BYTES_MAX)
+        self._value_column = _read_column(body, "values", count, limits.MESSAGE_BYTES_MAX, rises)
         self._key_column: _Column | None = None
         self._validity: bytes | None = None
         if flags & FLAG_KEYS:
             if flags & FLAG_NULL_KEYS:
                 self._validity = _read_validity(body, count)
-            self._key_column = _read_column(body, "keys", count, limits.KEY_BYTES_MAX)
+            self._key_column = _read_column(body, "keys", count, limits.KEY_BYTES_MAX, rises)
         self._header_column: _Column | None = None
         self._header_maps: list[dict[str, bytes]] | None = None
         if flags & FLAG_HEADERS:
-            self._header_column = _read_column(body, "headers", count, limits.HEADERS_BYTES_MAX)
+            self._header_column = _read_column(body, "headers", count, limits.HEADERS_BYTES_MAX, rises)
             if not self._header_column.data:
                 malformed("headers", "no message has any: the column must be absent")
             self._header_maps = _decode_headers(self._header_column)
@@ -310,9 +330,9 @@ def _checked_positions(column: memoryview) -> list[int]:
     return positions
 
 
-def decode(data: Buffer) -> Batch:
+def decode(data: Buffer, rises: Rises | None = None) -> Batch:
     """A batch whose checksum and structure are sound. Its views share memory with `data`."""
-    return Batch(verify(data), memoryview(data))
+    return Batch(verify(data), memoryview(data), rises)
 
 
 def never_decodes(data: Buffer) -> bool:

@@ -1,9 +1,10 @@
 """From the columns of message batches to the record batches that Spark takes, without a Python object per message.
 
 The values and keys of a batch already lie as Arrow wants them (`lanner.batch`): their buffers are wrapped, not copied.
-What all messages of a batch share (topic, partition, append time, priority) becomes a column by repetition. Only
-headers are made message by message, and only when they are asked for. The metadata columns (the producers' own times,
-when queue groups get a message and until when) are asked for in the same way.
+What all messages of a batch share (topic, partition, append time, priority) becomes a column by repetition. Numbers
+are repeated as bytes and the topic's column is kept for the next record batch, because Arrow's own ways to repeat cost
+more than all the rest. Only headers are made message by message, and only when they are asked for. The metadata
+columns (the producers' own times, when queue groups get a message and until when) are asked for in the same way.
 
 It knows bytes and Arrow; it refuses to know Spark, sockets and options.
 
@@ -15,9 +16,10 @@ whose producer sent bytes that do not decode is a hole, and is logged.
 from __future__ import annotations
 
 import logging
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 import pyarrow
@@ -72,8 +74,36 @@ def arrow_schema(include_headers: bool, include_metadata: bool = False) -> Any:
 
 @cache
 def _places() -> Any:
-    """0, 1, 2, … as far as a batch can reach; made once, sliced and added to ever after."""
-    return pyarrow.array(range(limits.BATCH_MESSAGES_MAX), pyarrow.int64())
+    """0, 1, 2, … as far as a record batch can reach; made once, sliced and added to ever after."""
+    return pyarrow.array(range(ROWS_MIN + limits.BATCH_MESSAGES_MAX), pyarrow.int64())
+
+
+@lru_cache(maxsize=8)
+def _named(topic: str, rows: int) -> Any:
+    return pyarrow.repeat(pyarrow.scalar(topic, pyarrow.string()), rows)
+
+
+def _topic_array(topic: str, rows: int) -> Any:
+    """The beginning of a column that is kept, of the next power of two."""
+    return _named(topic, 1 << (rows - 1).bit_length()).slice(0, rows)
+
+
+def spread(values: Sequence[int | str | None], counts: Sequence[int], kind: Any) -> Any:
+    """Each value so many times, one after the other."""
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(numbers) < len(values):
+        repeats = (
+            pyarrow.repeat(pyarrow.scalar(value, kind), count) for value, count in zip(values, counts, strict=True)
+        )
+        return _joined(list(repeats))
+    width = kind.bit_width // 8
+    column = b"".join(
+        [
+            value.to_bytes(width, sys.byteorder, signed=True) * count
+            for value, count in zip(numbers, counts, strict=True)
+        ]
+    )
+    return pyarrow.Array.from_buffers(kind, len(column) // width, [None, pyarrow.py_buffer(column)])
 
 
 class RowGatherer:
@@ -91,11 +121,11 @@ class RowGatherer:
     def _clear(self) -> None:
         self._rows = 0
         self._bytes = 0
-        self._keys: list[Any] = []
+        self._counts: list[int] = []  # rows of each batch, as are the lists that follow
+        self._keys: list[Any | None] = []  # None: a batch without keys
         self._values: list[Any] = []
-        self._offsets: list[Any] = []
+        self._offsets: list[Any] = []  # of a whole batch its first one, of an extract an array
         self._headers: list[Any] = []
-        self._run_ends: list[int] = []
         self._append_us: list[int] = []
         self._priorities: list[int] = []
         self._producer_times: list[Any] = []
@@ -106,7 +136,7 @@ class RowGatherer:
     def add(self, stored: StoredBatch, start_offset: int, end_offset: int) -> None:
         """Take those messages of a batch whose offset lies in [start_offset, end_offset)."""
         try:
-            decoded = batch.decode(aligned(stored.data))
+            decoded = batch.decode(aligned(stored.data), _rises)
         except MalformedBatch as error:
             if not batch.never_decodes(stored.data):
                 raise
@@ -121,7 +151,7 @@ class RowGatherer:
         if count <= 0:
             return
         self._values.append(_value_array(decoded).slice(first, count))
-        self._keys.append(_key_array(decoded).slice(first, count))
+        self._keys.append(_key_array(decoded, first, count))
         self._offsets.append(_offset_array(decoded, stored.base_offset, first, count))
         if self._include_headers:
             self._headers.append(_header_array(decoded).slice(first, count))
@@ -129,7 +159,7 @@ class RowGatherer:
             self._producer_times.append(_time_array(decoded).slice(first, count))
         self._rows += count
         self._bytes += len(stored.data)
-        self._run_ends.append(self._rows)
+        self._counts.append(count)
         self._append_us.append(stored.append_ms * 1_000)
         header = decoded.header
         self._priorities.append(header.priority)
@@ -145,24 +175,23 @@ class RowGatherer:
         """Everything collected as one record batch; None when there is nothing."""
         if not self._rows:
             return None
-        rows = self._rows
         columns = [
-            _joined(self._keys),
+            _key_column(self._keys, self._counts),
             _joined(self._values),
-            pyarrow.repeat(pyarrow.scalar(self._topic, pyarrow.string()), rows),
-            pyarrow.repeat(pyarrow.scalar(self._partition, pyarrow.int32()), rows),
-            _joined(self._offsets),
-            self._runs(self._append_us, TIME),
-            self._runs(self._priorities, pyarrow.int32()),
+            _topic_array(self._topic, self._rows),
+            spread([self._partition], [self._rows], pyarrow.int32()),
+            _offset_column(self._offsets, self._counts),
+            spread(self._append_us, self._counts, TIME),
+            spread(self._priorities, self._counts, pyarrow.int32()),
         ]
         if self._include_headers:
             columns.append(_joined(self._headers))
         if self._include_metadata:
             columns += [
                 _joined(self._producer_times),
-                self._runs(self._deliver_us, TIME),
-                self._runs(self._expires_us, TIME),
-                self._runs(self._flags, pyarrow.int32()),
+                spread(self._deliver_us, self._counts, TIME),
+                spread(self._expires_us, self._counts, TIME),
+                spread(self._flags, self._counts, pyarrow.int32()),
             ]
         fields = list(arrow_schema(self._include_headers, self._include_metadata))
         for field, column in self._more_columns():
@@ -175,13 +204,6 @@ class RowGatherer:
         """Fields and columns of a reader that has more to tell."""
         return []
 
-    def _runs(self, values: Sequence[int | None], kind: Any) -> Any:
-        """One value per batch, spread over its rows."""
-        if len(values) == 1:
-            return pyarrow.repeat(pyarrow.scalar(values[0], kind), self._rows)
-        ends = pyarrow.array(self._run_ends, pyarrow.int32())
-        return compute.run_end_decode(pyarrow.RunEndEncodedArray.from_arrays(ends, pyarrow.array(values, kind)))
-
 
 def _joined(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pyarrow.concat_arrays(arrays)
@@ -190,6 +212,15 @@ def _joined(arrays: list[Any]) -> Any:
 def aligned(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
     """Arrow wants its numbers on 8-byte boundaries of memory. A batch cut out of a reply may lie anywhere: move it."""
     return data if pyarrow.py_buffer(data).address % 8 == 0 else bytes(data)
+
+
+def _rises(offsets: memoryview, data: memoryview) -> bool:
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+    try:
+        pyarrow.Array.from_buffers(pyarrow.binary(), len(offsets) - 1, buffers).validate(full=True)
+    except pyarrow.ArrowInvalid:
+        return False
+    return True
 
 
 def _rows_between(decoded: batch.Batch, start: int, end: int) -> tuple[int, int]:
@@ -205,25 +236,52 @@ def _value_array(decoded: batch.Batch) -> Any:
     return pyarrow.Array.from_buffers(pyarrow.binary(), decoded.count, buffers)
 
 
-def _key_array(decoded: batch.Batch) -> Any:
+def _key_array(decoded: batch.Batch, first: int, count: int) -> Any | None:
     column = decoded.key_column()
     if column is None:
-        return pyarrow.nulls(decoded.count, pyarrow.binary())
+        return None
     offsets, data, validity = column
     valid = None if validity is None else pyarrow.py_buffer(validity)
-    return pyarrow.Array.from_buffers(
-        pyarrow.binary(), decoded.count, [valid, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
-    )
+    buffers = [valid, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), decoded.count, buffers).slice(first, count)
+
+
+def _key_column(arrays: Sequence[Any | None], counts: Sequence[int]) -> Any:
+    if all(array is None for array in arrays):
+        return pyarrow.nulls(sum(counts), pyarrow.binary())
+    parts = zip(arrays, counts, strict=True)
+    return _joined([pyarrow.nulls(count, pyarrow.binary()) if array is None else array for array, count in parts])
 
 
 def _offset_array(decoded: batch.Batch, base_offset: int, first: int, count: int) -> Any:
+    """The offsets of an extract; of a whole batch they follow each other, and the first one says them all."""
     column = decoded.position_column()
     if column is None:
-        positions = _places().slice(first, count)
-    else:
-        whole = pyarrow.Array.from_buffers(pyarrow.uint32(), decoded.count, [None, pyarrow.py_buffer(column)])
-        positions = whole.slice(first, count).cast(pyarrow.int64())
-    return compute.add(positions, pyarrow.scalar(base_offset, pyarrow.int64()))
+        return base_offset + first
+    whole = pyarrow.Array.from_buffers(pyarrow.uint32(), decoded.count, [None, pyarrow.py_buffer(column)])
+    return compute.add(whole.slice(first, count).cast(pyarrow.int64()), pyarrow.scalar(base_offset, pyarrow.int64()))
+
+
+def _offset_column(offsets: Sequence[Any], counts: Sequence[int]) -> Any:
+    """Whole batches that lie one behind the other become one range."""
+    parts: list[Any] = []
+    start = end = -1  # of the range that is not in `parts` yet
+
+    def counted() -> Any:
+        return compute.add(_places().slice(0, end - start), pyarrow.scalar(start, pyarrow.int64()))
+
+    for first, count in zip(offsets, counts, strict=True):
+        if isinstance(first, int) and first == end:
+            end += count
+            continue
+        if start >= 0:
+            parts.append(counted())
+        start, end = (first, first + count) if isinstance(first, int) else (-1, -1)
+        if start < 0:
+            parts.append(first)
+    if start >= 0:
+        parts.append(counted())
+    return _joined(parts)
 
 
 def _time_array(decoded: batch.Batch) -> Any:

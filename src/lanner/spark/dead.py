@@ -18,7 +18,7 @@ import pyarrow
 from lanner import batch, limits
 from lanner.client.routing import Route
 from lanner.errors import GroupNotFound, TopicNotFound
-from lanner.spark.columns import TIME, RowGatherer, StoredBatch, aligned
+from lanner.spark.columns import TIME, RowGatherer, StoredBatch, aligned, spread
 from lanner.spark.log import LOOK_MS, PAGE_BYTES, TopicLog
 from lanner.spark.offsets import Held, Span
 from lanner.spark.options import ReadOptions
@@ -135,20 +135,14 @@ class DeadGatherer(RowGatherer):
     def _more_columns(self) -> list[tuple[Any, Any]]:
         runs = self._runs_taken
         numbers = [number for run in runs for number in range(run.number, run.number + run.count)]
+        counts = [run.count for run in runs]
         columns = [
             pyarrow.array(numbers, pyarrow.int64()),
-            _spread(runs, [run.attempts for run in runs], pyarrow.int32()),
-            _spread(runs, [run.reason for run in runs], pyarrow.string()),
-            _spread(runs, [run.died_ms * 1_000 for run in runs], TIME),
+            spread([run.attempts for run in runs], counts, pyarrow.int32()),
+            spread([run.reason for run in runs], counts, pyarrow.string()),
+            spread([run.died_ms * 1_000 for run in runs], counts, TIME),
         ]
         return list(zip(FIELDS, columns, strict=True))
-
-
-def _spread(runs: list[DeadRun], values: list[Any], kind: Any) -> Any:
-    """One value for each run, spread over its rows."""
-    return pyarrow.concat_arrays(
-        [pyarrow.repeat(pyarrow.scalar(value, kind), run.count) for run, value in zip(runs, values, strict=True)]
-    )
 
 
 def gather_letters(log: DeadLog, span: Span, *, include_headers: bool, include_metadata: bool) -> Iterator[Any]:

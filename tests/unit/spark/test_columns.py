@@ -136,6 +136,43 @@ def test_what_does_not_decode_is_a_hole_that_is_logged(caplog: pytest.LogCapture
     assert "offset 1" in caplog.text
 
 
+def test_a_batch_whose_offsets_fall_is_a_hole_too(caplog: pytest.LogCaptureFixture) -> None:
+    data = bytearray(batch.encode([b"aa", b"b", b"c"]))
+    place = data.index(struct.pack("<4i", 0, 2, 3, 4))
+    struct.pack_into("<4i", data, place, 0, 3, 2, 4)
+    struct.pack_into("<I", data, 4, crc32c(bytes(data[8:])))
+    assert rows_of([StoredBatch(7, APPEND_MS, data)]) == []
+    assert "do not rise" in caplog.text
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 3), st.booleans(), st.booleans(), st.integers(0, 9)), max_size=8
+    )
+)
+def test_batches_of_every_kind_share_a_record_batch_and_keep_their_rows(
+    kinds: list[tuple[int, int, bool, bool, int]],
+) -> None:
+    """Holes before some, keys in some, extracts among them, each with a time and a priority of its own."""
+    stored, expected, base = [], [], 5
+    for number, (count, hole, keyed, extracted, priority) in enumerate(kinds):
+        base += hole
+        keys = [b"k%d" % place for place in range(count)] if keyed else None
+        values = [b"%d-%d" % (number, place) for place in range(count)]
+        data = batch.encode(values, keys=keys, priority=priority)
+        kept = range(0, count, 2) if extracted else range(count)
+        stored.append(StoredBatch(base, number, batch.extract(data, kept) if extracted else data))
+        for place in kept:
+            key = keys[place] if keys else None
+            expected.append((base + place, key, values[place], priority, number))
+        base += count
+    told = [
+        (row["offset"], row["key"], row["value"], row["priority"], round(row["timestamp"].timestamp() * 1_000))
+        for row in rows_of(stored)
+    ]
+    assert told == expected
+
+
 def test_small_batches_are_gathered_and_keep_their_own_times_and_priorities() -> None:
     stored = [
         StoredBatch(number, APPEND_MS + number, batch.encode([b"%d" % number], priority=number % 10))
