@@ -20,7 +20,7 @@ from lanner.server import Server
 from lanner.wire.messages import Command, Settle, SettleItem, SettleKind
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-LEVELS = {"0.1.0": features.LOWEST, "0.2.0": features.IDENTITIES}  # of a cluster that such a release founded
+LEVELS = {"0.1.0": features.LOWEST, "0.2.0": features.IDENTITIES, "0.3.0": features.STAGES}  # of a cluster it founded
 SECONDS = 20.0
 
 
@@ -99,7 +99,7 @@ async def test_everything_that_the_last_release_left_is_there(old: Old, caplog: 
         assert fresh.offset == 9, "what was torn was never confirmed"
 
 
-@pytest.mark.parametrize("old", ["0.2.0"], indirect=True)
+@pytest.mark.parametrize("old", ["0.2.0", "0.3.0"], indirect=True)
 async def test_settles_that_the_last_release_answered_get_the_same_answers_again(old: Old) -> None:
     await old.start()
     assert old.server is not None and old.server.native_address is not None

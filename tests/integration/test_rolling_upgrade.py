@@ -17,7 +17,12 @@ from lanner.testing.workload import Workload
 
 RESUME_SECONDS = 60.0
 SETTINGS = {"segment_bytes": 16 << 20, "save_interval_ms": 300}
-RELEASES = {"0.1.0": ("cd059dd", features.LOWEST), "0.2.0": ("f92e91f", features.IDENTITIES)}  # commit, level
+# commit, level
+RELEASES = {
+    "0.1.0": ("cd059dd", features.LOWEST),
+    "0.2.0": ("f92e91f", features.IDENTITIES),
+    "0.3.0": ("ef9119a", features.STAGES),
+}
 REPOSITORY = Path(__file__).parent.parent.parent
 OLD_CLIENT = """
 import asyncio, sys, lanner
