@@ -43,6 +43,7 @@ FRAME_BYTES_MAX_BEFORE_HELLO: Final = 4 * KIB
 CONTROL_BYTES_MAX: Final = 1 * MIB
 HELLO_DEADLINE_MS: Final = 5_000
 FRAME_DEADLINE_MS: Final = 60_000  # from a frame's first byte to its last
+BODY_DEADLINE_MS: Final = 30_000  # from the end of an HTTP request's head to that of its body
 UNFINISHED_BYTES_MAX: Final = 256 * MIB  # of all frames and bodies that are not whole yet
 CONTROLS_BYTES_MAX: Final = 64 * MIB  # of the control parts of all requests in hand; decoded they are larger
 CONNECTION_INFLIGHT_MAX: Final = 1_024

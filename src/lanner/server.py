@@ -110,7 +110,14 @@ class Server:
 
         advertised = parse_address(self.settings.advertise, "advertise")
         names = () if advertised is None else (advertised[0],)
-        rest = RestDoor(self.service, self.settings.allow_origins, names, unfinished=unfinished, seats=seats)
+        rest = RestDoor(
+            self.service,
+            self.settings.allow_origins,
+            names,
+            unfinished=unfinished,
+            seats=seats,
+            body_deadline_ms=self.settings.body_deadline_ms,
+        )
         self.http_address = await self._open("http", rest, rest.start)
 
     async def _open(

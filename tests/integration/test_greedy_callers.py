@@ -88,3 +88,13 @@ async def test_more_connections_than_it_may_open_files_leave_a_broker_publishing
         log = broker.log_path.read_text()
         assert log.count("which is all this broker may have: new ones are refused") == 1
         assert "Traceback" not in log
+
+
+async def test_a_body_has_as_long_as_the_setting_says(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings={"body_deadline_ms": 1_000}) as broker:
+        reader, writer = await asyncio.open_connection(broker.host, broker.http_port)
+        writer.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nhalf")
+        async with asyncio.timeout(20):
+            said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 408 ") and b"the body did not arrive within 1000 ms" in said
+        writer.close()

@@ -56,6 +56,7 @@ class BrokerSettings:
     connections_max: int = limits.CONNECTIONS_MAX  # of callers, over all doors, where so many files may be opened
     unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX  # of all requests that are not whole yet
     frame_deadline_ms: int = limits.FRAME_DEADLINE_MS  # from a request's first byte to its last
+    body_deadline_ms: int = limits.BODY_DEADLINE_MS  # from the end of an HTTP request's head to that of its body
     control_bytes_max: int = limits.CONTROLS_BYTES_MAX  # of the control parts of all native requests in hand
 
     def __post_init__(self) -> None:
@@ -122,5 +123,6 @@ _BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "connections_max": (1, limits.OPEN_FILES_WANTED),
     "unfinished_bytes_max": (2 * limits.FRAME_BYTES_MAX, 1024 * limits.GIB),
     "frame_deadline_ms": (1_000, _HOUR_MS),
+    "body_deadline_ms": (1_000, _HOUR_MS),
     "control_bytes_max": (4 * limits.CONTROL_BYTES_MAX, 1024 * limits.GIB),
 }

@@ -83,6 +83,10 @@ UnfinishedBytesMax = Annotated[
 FrameDeadline = Annotated[
     int, typer.Option(envvar="LANNER_FRAME_DEADLINE_MS", help="Milliseconds from a request's first byte to its last.")
 ]
+BodyDeadline = Annotated[
+    int,
+    typer.Option(envvar="LANNER_BODY_DEADLINE_MS", help="Milliseconds for the body of an HTTP request to arrive."),
+]
 ControlBytesMax = Annotated[
     int,
     typer.Option(
@@ -125,6 +129,7 @@ def up(
     connections_max: ConnectionsMax = limits.CONNECTIONS_MAX,
     unfinished_bytes_max: UnfinishedBytesMax = limits.UNFINISHED_BYTES_MAX,
     frame_deadline_ms: FrameDeadline = limits.FRAME_DEADLINE_MS,
+    body_deadline_ms: BodyDeadline = limits.BODY_DEADLINE_MS,
     control_bytes_max: ControlBytesMax = limits.CONTROLS_BYTES_MAX,
     stop_ms: StopMs = 10_000,
     config: Config = "",

@@ -15,7 +15,7 @@ import pytest
 
 from lanner.errors import ConflictError, LannerError, NotFoundError, NotSupported
 from lanner.net.listener import Listener, ServerLink
-from lanner.wire.administration import HoldState, PartitionState, TopicDescription, TopicName
+from lanner.wire.administration import DescribeTopic, HoldState, PartitionState, TopicDescription
 from lanner.wire.cluster import (
     BrokerState,
     ChangeCluster,
@@ -107,7 +107,7 @@ class FakeCluster:
         match request.control:
             case Metadata():
                 return self._metadata()
-            case TopicName(name="orders"):
+            case DescribeTopic(name="orders"):
                 return TopicDescription(
                     "orders",
                     1,

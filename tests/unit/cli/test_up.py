@@ -29,6 +29,7 @@ def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
         ("connections-max", 0, "connections_max is 0"),
         ("unfinished-bytes-max", 1, "unfinished_bytes_max is 1: it must be a whole number from 33554432"),
         ("frame-deadline-ms", 5, "frame_deadline_ms is 5"),
+        ("body-deadline-ms", 5, "body_deadline_ms is 5"),
         ("control-bytes-max", 1, "control_bytes_max is 1"),
         ("stop-ms", -1, "stop_ms is -1"),
     ],

@@ -65,9 +65,10 @@ def build_app(
     gate: Gate | None = None,
     unfinished: Unfinished | None = None,
     seats: Seats | None = None,
+    body_deadline_ms: int = limits.BODY_DEADLINE_MS,
 ) -> AsgiApp:
     """The whole door as an ASGI application."""
-    door = Door(service, unfinished or Unfinished(), seats or Seats())
+    door = Door(service, unfinished or Unfinished(), seats or Seats(), body_deadline_ms)
     gate = gate or Gate()
     by_path: dict[str, dict[str, Endpoint]] = {}
     for operation in OPERATIONS:

@@ -17,7 +17,6 @@ from lanner.errors import LannerError, MessageTooLarge, Overloaded, RequestTimeo
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-BODY_DEADLINE_MS: Final = 30_000
 BODIES_BYTES_MAX: Final = 128 * limits.MIB
 
 
@@ -47,12 +46,12 @@ class Body:
         if announced.isdigit() and int(announced) > limits.REST_BODY_BYTES_MAX:
             raise BodyRefused(_too_large())
         try:
-            async with asyncio.timeout(BODY_DEADLINE_MS / 1_000) as self._patience:
+            async with asyncio.timeout(self._door.body_deadline_ms / 1_000) as self._patience:
                 chunk, more = await _next_chunk(receive)
                 # Most bodies come in one piece with their head; only the others have to be counted meanwhile.
                 return self._take(await self._read_rest(chunk, receive) if more else chunk)
         except TimeoutError:
-            late = RequestTimeout(f"the body did not arrive within {BODY_DEADLINE_MS // 1_000} s")
+            late = RequestTimeout(f"the body did not arrive within {self._door.body_deadline_ms} ms")
             raise BodyRefused(self._refusal or late) from None
 
     async def _read_rest(self, chunk: bytes, receive: Receive) -> bytes:

@@ -256,8 +256,10 @@ class RestDoor:
         *,
         unfinished: Unfinished | None = None,
         seats: Seats | None = None,
+        body_deadline_ms: int = limits.BODY_DEADLINE_MS,
     ) -> None:
         self._service = service
+        self._body_deadline_ms = body_deadline_ms
         self._allow_origins = tuple(allow_origins)
         self._names = tuple(names)  # by which others know this broker
         self._unfinished = Unfinished() if unfinished is None else unfinished
@@ -269,7 +271,7 @@ class RestDoor:
         """Listen; where, with the port that port 0 became."""
         gate = Gate(host, allowed=self._allow_origins, names=self._names)
         config = Config(
-            build_app(self._service.anywhere, gate, self._unfinished, self._seats),
+            build_app(self._service.anywhere, gate, self._unfinished, self._seats, self._body_deadline_ms),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",

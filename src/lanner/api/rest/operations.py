@@ -32,8 +32,9 @@ CALL_DEADLINE_MS: Final = 30_000
 class Door:
     """What all calls of one door share: the cluster's service, a name to poll under, and counters."""
 
-    def __init__(self, service: Forwarder, unfinished: Unfinished, seats: Seats) -> None:
+    def __init__(self, service: Forwarder, unfinished: Unfinished, seats: Seats, body_deadline_ms: int) -> None:
         self.service = service
+        self.body_deadline_ms = body_deadline_ms
         self.seats = seats  # the connections of all doors
         self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does

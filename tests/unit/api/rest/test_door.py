@@ -106,14 +106,16 @@ async def test_a_second_head_that_does_not_arrive_is_not_waited_for_either(addre
     writer.close()
 
 
-async def test_a_body_that_does_not_arrive_is_not_waited_for(address, monkeypatch):
-    monkeypatch.setattr("lanner.api.rest.bodies.BODY_DEADLINE_MS", 50)
-    reader, writer = await asyncio.open_connection(*address)
+async def test_a_body_that_does_not_arrive_is_not_waited_for(service):
+    door = RestDoor(service, body_deadline_ms=50)
+    reader, writer = await asyncio.open_connection(*await door.start("127.0.0.1", 0))
     writer.write(PUBLISH + b"content-length: 100\r\n\r\nhalf")
     status, headers, reply = await answer(reader)
     assert (status, reply["type"]) == (408, "RequestTimeout")
+    assert reply["message"] == "the body did not arrive within 50 ms"
     assert headers["connection"] == "close"
     writer.close()
+    await door.stop(drain_ms=1_000)
 
 
 async def held(unfinished: Unfinished, size: int) -> None:
