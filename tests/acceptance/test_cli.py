@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from lanner.cli.app import app
 from lanner.testing.process import BrokerProcess, free_port
+from lanner.wire.messages import Command
 
 
 @pytest.fixture
@@ -140,6 +144,58 @@ def test_a_line_of_a_slow_pipe_is_published_at_once_and_ctrl_c_ends_the_wait_for
         slow.send_signal(signal.SIGINT)
         assert slow.wait(30) == 130
         assert slow.stderr.read() == b""
+
+
+class Relay:
+    """Passes bytes on between one caller and a broker, and notes the commands of the frames that the caller sends."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self.commands: list[int] = []
+        self.pinged = threading.Semaphore(0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._listener.getsockname())
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        caller, _ = self._listener.accept()
+        with caller, socket.create_connection((self._broker.host, self._broker.native_port)) as broker:
+            threading.Thread(target=self._pass_on, args=(broker, caller), daemon=True).start()
+            left = b""
+            while piece := caller.recv(65_536):
+                broker.sendall(piece)
+                left += piece
+                while len(left) >= 5 and len(left) >= 5 + int.from_bytes(left[1:5], "big"):
+                    self.commands.append(left[0])
+                    if left[0] == Command.PING:
+                        self.pinged.release()
+                    left = left[5 + int.from_bytes(left[1:5], "big") :]
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := source.recv(65_536):
+                target.sendall(piece)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_heartbeats_go_on_while_publish_waits_for_more_lines(broker):
+    lanner("topic", "create", "lines", "-p", "1")
+    relay = Relay(broker)
+    quickly = "import lanner.client.session as s; s._PING_MS = 50; from lanner.cli import main; main()"
+    command = [sys.executable, "-c", quickly, "publish", "lines", "--servers", relay.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
+        assert waiting.stdin is not None
+        for _ in range(3):
+            assert relay.pinged.acquire(timeout=30), "nothing was said while it waited"
+        assert waiting.poll() is None
+        waiting.stdin.write(b"late\n")
+        waiting.stdin.close()
+        assert waiting.wait(30) == 0
+    relay.close()
+    assert [one["value"] for one in documents("consume", "lines")] == ["late"]
 
 
 def test_what_is_not_acknowledged_comes_again(broker):

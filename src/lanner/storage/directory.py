@@ -133,7 +133,8 @@ def _read_identity(folder: Path) -> dict[str, Any] | None:
             raise ValueError
     except (ValueError, KeyError):
         raise DataDirectoryRefused(
-            f"{folder / _IDENTITY} does not say whose data this is; restore the file from a backup"
+            f"{folder / _IDENTITY} does not say whose data this is; restore the file from a backup, or, where other "
+            "brokers have copies, start with an empty directory to join anew"
         ) from None
     if found["format"] > DIRECTORY_FORMAT:
         raise DataDirectoryRefused(

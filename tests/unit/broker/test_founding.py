@@ -145,7 +145,9 @@ def test_a_newcomer_keeps_a_replica_of_its_own() -> None:
     ids=["empty", "nothing", "list", "noise", "cut", "nobody", "nameless", "twins", "another's", "zero", "long"],
 )
 def test_anything_else_in_its_place_is_refused(data: bytes) -> None:
-    with pytest.raises(DataDirectoryRefused, match="restore the file from a backup"):
+    with pytest.raises(
+        DataDirectoryRefused, match="restore the file from a backup, or start with an empty directory to join anew"
+    ):
         decode_record(data, A.node_id)
 
 

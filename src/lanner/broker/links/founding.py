@@ -93,7 +93,8 @@ def decode_record(data: bytes, node_id: str) -> Founding:
             raise ValueError(f"it gives replica {found.replica_id} to another broker")
     except (msgspec.MsgspecError, ValueError, ValidationError) as error:
         raise DataDirectoryRefused(
-            f"founding.json does not say which cluster this data belongs to ({error}); restore the file from a backup"
+            f"founding.json does not say which cluster this data belongs to ({error}); restore the file "
+            "from a backup, or start with an empty directory to join anew"
         ) from None
     return found
 
