@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +19,10 @@ from msgspec import inspect as shapes
 from lanner import batch, limits
 from lanner.errors import catalogue
 from lanner.wire import administration, cluster, dead, messages, peers, staging
-from lanner.wire.connection import TRANSITIONS, ClientConnection, ServerConnection, State, Step
+from lanner.wire.connection import ClientConnection, ServerConnection
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Call, Command, Control, HelloReply, Publish, Published
+from lanner.wire.states import EXCHANGE_TRANSITIONS, TRANSITIONS, Answer, Step
 
 DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
 _SECTION: Final = "<!-- begin: {0} -->\n{1}\n<!-- end: {0} -->"
@@ -193,11 +196,11 @@ def errors_table() -> str:
     return "\n".join(lines)
 
 
-def states_table() -> str:
-    lines = ["| state | " + " | ".join(step.value for step in Step) + " |", "|---" * (len(Step) + 1) + "|"]
-    for state in State:
-        cells = [TRANSITIONS.get((state, step)) for step in Step]
-        lines.append(f"| {state.value} | " + " | ".join(cell.value if cell else "—" for cell in cells) + " |")
+def steps_table(what: str, steps: type[StrEnum], transitions: Mapping[Any, Mapping[Any, str]]) -> str:
+    """One table of legal steps: a row for where it is, a column for what happens, in each cell where it is then."""
+    lines = [f"| {what} | " + " | ".join(steps) + " |", "|---" * (len(steps) + 1) + "|"]
+    for place, legal in transitions.items():
+        lines.append(f"| {place} | " + " | ".join(legal.get(step, "—") for step in steps) + " |")
     return "\n".join(lines)
 
 
@@ -211,7 +214,8 @@ def sections() -> dict[str, str]:
     data = example_batch()
     extract = batch.extract(data, [1])
     return {
-        "states": states_table(),
+        "states": steps_table("state", Step, TRANSITIONS),
+        "exchanges": steps_table("request", Answer, EXCHANGE_TRANSITIONS),
         "commands": commands_table(),
         "structs": "\n\n".join(struct_table(kind) for kind in _all_structs()),
         "errors": errors_table(),

@@ -8,7 +8,7 @@ Rooms raise these; doors translate them and add nothing. A code is never reused 
 from __future__ import annotations
 
 import shlex
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 
 class LannerError(Exception):
@@ -64,6 +64,19 @@ class ProtocolError(ValidationError):
     """The frame does not follow the protocol."""
 
     code = 13
+
+    @property
+    def name(self) -> str:
+        """The same for both kinds below: doors tell the other end, which knows itself as the one to blame."""
+        return ProtocolError.__name__
+
+
+class LocalProtocolError(ProtocolError):
+    """This end did what the protocol does not allow; correct the code that called."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other end did what the protocol does not allow; correct or upgrade it."""
 
 
 class UnsupportedVersion(ValidationError):
@@ -394,6 +407,9 @@ class NotInstalled(LannerError):
     grpc_status = "UNIMPLEMENTED"
 
 
+BLAMING: Final = (LocalProtocolError, RemoteProtocolError)  # they say whose fault it was, here, and cross doors as one
+
+
 def catalogue() -> dict[int, type[LannerError]]:
     """Every error by its wire code."""
     found: dict[int, type[LannerError]] = {}
@@ -403,14 +419,17 @@ def catalogue() -> dict[int, type[LannerError]]:
         if kind.code in found:
             raise AssertionError(f"{kind.__name__} and {found[kind.code].__name__} share the code {kind.code}")
         found[kind.code] = kind
-        waiting.extend(kind.__subclasses__())
+        waiting.extend(below for below in kind.__subclasses__() if below not in BLAMING)
     return found
 
 
 def from_wire(code: int, message: str, details: dict[str, Any] | None = None) -> LannerError:
-    """The error a peer reported, as the same class here; an unknown code becomes ServerError."""
-    kind = _CATALOGUE.get(code, ServerError)
+    """The error a peer reported, as the same class here; an unknown code becomes ServerError.
+
+    A peer that reports a ProtocolError complains of what this end sent: the fault is here.
+    """
+    kind = _REPORTED.get(code, ServerError)
     return kind(message, **(details or {}))
 
 
-_CATALOGUE = catalogue()
+_REPORTED: Final[dict[int, type[LannerError]]] = {**catalogue(), ProtocolError.code: LocalProtocolError}

@@ -27,7 +27,7 @@ GRPC_STATUSES = {
 
 def test_every_error_of_the_module_is_in_the_catalogue() -> None:
     classes = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LannerError)}
-    assert set(CATALOGUE.values()) == classes
+    assert {*CATALOGUE.values(), *errors.BLAMING} == classes
     assert len(CATALOGUE) > 35
 
 
@@ -51,7 +51,8 @@ def test_the_docstring_is_the_default_message(kind: type[LannerError]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_the_wire(kind: type[LannerError]) -> None:
     error = errors.from_wire(kind.code, "what happened", {"field": "topic", "retry_after_ms": 20})
-    assert type(error) is kind
+    assert error.name == kind.__name__
+    assert type(error) is (errors.LocalProtocolError if kind is errors.ProtocolError else kind)
     assert error.message == "what happened"
     assert error.details == {"field": "topic", "retry_after_ms": 20}
     assert error.retry_after_ms == 20
@@ -63,6 +64,17 @@ def test_a_retry_helps_only_where_the_status_says_so_too(kind: type[LannerError]
         assert kind.http_status in (409, 429, 502, 503, 504, 507)
     else:
         assert kind.http_status not in (429, 502, 503, 504)
+
+
+@pytest.mark.parametrize("kind", errors.BLAMING)
+def test_who_is_to_blame_is_said_here_and_doors_tell_one_and_the_same_error(kind: type[LannerError]) -> None:
+    assert kind().message == (kind.__doc__ or "").strip()
+    assert (kind().name, kind.code) == ("ProtocolError", errors.ProtocolError.code)
+    assert isinstance(kind(), errors.ProtocolError)
+
+
+def test_what_a_peer_complains_of_is_the_fault_of_this_end() -> None:
+    assert type(errors.from_wire(errors.ProtocolError.code, "no such command")) is errors.LocalProtocolError
 
 
 def test_an_unknown_code_becomes_a_server_error() -> None:

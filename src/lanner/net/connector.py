@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 from lanner import limits
 from lanner.errors import ConnectionLost, LannerError
 from lanner.net.link import Link
-from lanner.wire.connection import ClientConnection, Reply, State
+from lanner.wire.connection import ClientConnection, Reply
 from lanner.wire.messages import Command, Control, Empty, HelloReply, PeerHello, Poll
+from lanner.wire.states import State
 
 CONNECT_TIMEOUT_MS: Final = 10_000
 

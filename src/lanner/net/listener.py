@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from lanner import limits
-from lanner.errors import LannerError, ProtocolError, ServiceUnavailable
+from lanner.errors import LannerError, RemoteProtocolError, ServiceUnavailable
 from lanner.net.acceptor import Acceptor
 from lanner.net.link import Link, Pause
 from lanner.net.seats import Seats
@@ -173,7 +173,7 @@ class ServerLink(Link):
 
     def _hello_missed(self) -> None:
         self._hello_timer = None
-        self.end(ProtocolError(f"no HELLO came within {self._listener.hello_deadline_ms} ms", expected="HELLO"))
+        self.end(RemoteProtocolError(f"no HELLO came within {self._listener.hello_deadline_ms} ms", expected="HELLO"))
 
     def _end_hello_timer(self) -> None:
         if self._hello_timer is not None:

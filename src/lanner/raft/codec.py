@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import chain
 
 from lanner import limits
-from lanner.errors import ProtocolError
+from lanner.errors import RemoteProtocolError
 from lanner.raft.entry import Entry, EntryKind, Message, MessageKind
 
 VERSION = 1
@@ -69,10 +69,10 @@ def encode_message(message: Message) -> list[bytes]:
 
 
 def decode_message(data: bytes | bytearray | memoryview) -> Message:
-    """The message in a frame, checked; ProtocolError says what was wrong with it."""
+    """The message in a frame, checked; RemoteProtocolError says what was wrong with it."""
     size = len(data)
     if size < _HEAD.size:
-        raise ProtocolError(f"a raft message of {size} bytes is cut short")
+        raise RemoteProtocolError(f"a raft message of {size} bytes is cut short")
     (
         version,
         kind,
@@ -90,18 +90,20 @@ def decode_message(data: bytes | bytearray | memoryview) -> Message:
         first,
     ) = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise ProtocolError(f"a raft message has version {version}; this broker knows {VERSION}: upgrade it")
+        raise RemoteProtocolError(f"a raft message has version {version}; this broker knows {VERSION}: upgrade it")
     if kind not in _MESSAGE_KINDS or flags > _REJECTED or zero:
-        raise ProtocolError(f"a raft message of kind {kind} with flags {flags} is unknown here: upgrade this broker")
+        raise RemoteProtocolError(
+            f"a raft message of kind {kind} with flags {flags} is unknown here: upgrade this broker"
+        )
     together = sender | receiver | term | log_index | log_term | commit_index | hint | context | first
     if not sender or not receiver or together > _NUMBER_MAX:
-        raise ProtocolError("a raft message names nobody, or carries a number beyond its bounds")
+        raise RemoteProtocolError("a raft message names nobody, or carries a number beyond its bounds")
     entries: list[Entry] | tuple[()] = ()
     if count:
         _check_place(kind, count, log_index, first)
         entries = _decode_entries(data, count, first, term)
     elif size != _HEAD.size or first:
-        raise ProtocolError(f"a raft message without entries has {size - _HEAD.size} bytes behind its end")
+        raise RemoteProtocolError(f"a raft message without entries has {size - _HEAD.size} bytes behind its end")
     return Message(
         kind=kind,
         sender=sender,
@@ -119,24 +121,28 @@ def decode_message(data: bytes | bytearray | memoryview) -> Message:
 
 def _check_place(kind: int, count: int, log_index: int, first: int) -> None:
     if count > limits.RAFT_ENTRIES_PER_MESSAGE_MAX:
-        raise ProtocolError(f"a raft message claims {count} entries; at most {limits.RAFT_ENTRIES_PER_MESSAGE_MAX}")
+        raise RemoteProtocolError(
+            f"a raft message claims {count} entries; at most {limits.RAFT_ENTRIES_PER_MESSAGE_MAX}"
+        )
     if kind == MessageKind.APPEND:
         if first != log_index + 1:
-            raise ProtocolError(f"an append after {log_index} begins with entry {first}")
+            raise RemoteProtocolError(f"an append after {log_index} begins with entry {first}")
     elif kind != MessageKind.SNAPSHOT or count != 1 or first != log_index:
-        raise ProtocolError(f"a raft message of kind {kind} carries {count} entries that do not belong in it")
+        raise RemoteProtocolError(f"a raft message of kind {kind} carries {count} entries that do not belong in it")
 
 
 def _decode_entries(data: bytes | bytearray | memoryview, count: int, first: int, term: int) -> list[Entry]:
     start = _HEAD.size + _ROW.size * count
     if len(data) < start:
-        raise ProtocolError(f"a raft message with {count} entries is cut short")
+        raise RemoteProtocolError(f"a raft message with {count} entries is cut short")
     rows = _rows(count).unpack_from(data, _HEAD.size)
     terms, lengths, kinds = rows[::3], rows[1::3], rows[2::3]
     if max(lengths) > limits.RAFT_ENTRY_BYTES_MAX or start + sum(lengths) != len(data):
-        raise ProtocolError(f"the entries of a raft message claim {sum(lengths)} bytes; {len(data) - start} are there")
+        raise RemoteProtocolError(
+            f"the entries of a raft message claim {sum(lengths)} bytes; {len(data) - start} are there"
+        )
     if not _ENTRY_KINDS.issuperset(kinds) or max(terms) > term or min(terms) < 1:
-        raise ProtocolError("a raft message carries entries of an unknown kind, or of a term after its own")
+        raise RemoteProtocolError("a raft message carries entries of an unknown kind, or of a term after its own")
     entries: list[Entry] = []
     append = entries.append
     for index, (entry_term, length, kind) in enumerate(zip(terms, lengths, kinds, strict=True), first):

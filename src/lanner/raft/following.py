@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lanner.errors import ProtocolError, StorageDamaged
+from lanner.errors import RemoteProtocolError, StorageDamaged
 from lanner.raft.entry import QUIESCE, Entry, EntryKind, Message, MessageKind, Snapshot
 from lanner.raft.membership import Membership
 
@@ -87,7 +87,9 @@ class Following:
         changed = False
         if first <= tail.last_index:
             if first <= node.commit_index:
-                raise ProtocolError(f"entry {first} is committed here; a leader of term {node.term} contradicts it")
+                raise RemoteProtocolError(
+                    f"entry {first} is committed here; a leader of term {node.term} contradicts it"
+                )
             tail.truncate(first)
             changed = node.memberships.truncate(first)
         tail.extend(entries)
@@ -164,7 +166,7 @@ class Following:
         """Want the snapshot that the leader offers, unless the log reaches its index already."""
         node, tail = self._node, self._node.tail
         if len(message.entries) != 1 or message.log_index < 1:
-            raise ProtocolError("a snapshot must carry the membership at its index, and one entry only")
+            raise RemoteProtocolError("a snapshot must carry the membership at its index, and one entry only")
         membership = Membership.decode(message.entries[0].payload)
         self._heard(message)
         if self.flipping:

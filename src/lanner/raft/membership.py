@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lanner import limits
-from lanner.errors import ProtocolError, ValidationError
+from lanner.errors import RemoteProtocolError, ValidationError
 from lanner.raft.entry import Entry, EntryKind
 from lanner.raft.log import LogReader
 
@@ -49,16 +49,18 @@ class Membership(NamedTuple):
     def decode(cls, payload: bytes) -> Membership:
         """Refuses anything that `encode` could not have made: a wrong membership would split the set."""
         if len(payload) < _HEAD.size:
-            raise ProtocolError("a membership entry is cut short")
+            raise RemoteProtocolError("a membership entry is cut short")
         version, voter_count, learner_count = _HEAD.unpack_from(payload)
         count = voter_count + learner_count
         if version != _VERSION:
-            raise ProtocolError(f"a membership entry has version {version}; this broker knows {_VERSION}: upgrade it")
+            raise RemoteProtocolError(
+                f"a membership entry has version {version}; this broker knows {_VERSION}: upgrade it"
+            )
         if not 1 <= voter_count <= count <= limits.RAFT_MEMBERS_MAX or len(payload) != _HEAD.size + 8 * count:
-            raise ProtocolError(f"a membership entry names {voter_count} voters and {learner_count} learners")
+            raise RemoteProtocolError(f"a membership entry names {voter_count} voters and {learner_count} learners")
         ids = struct.unpack_from(f"<{count}Q", payload, _HEAD.size)
         if len(set(ids)) != count or 0 in ids:
-            raise ProtocolError("a membership entry names a node twice, or nobody")
+            raise RemoteProtocolError("a membership entry names a node twice, or nobody")
         return cls(frozenset(ids[:voter_count]), frozenset(ids[voter_count:]))
 
     def changed(self, change: Change, node_id: int) -> Membership:

@@ -4,22 +4,31 @@ It takes the bytes that came and gives back typed requests (at the broker) or ty
 typed replies or requests and gives back the bytes to send. It knows the handshake, correlation ids and the commands'
 types. It refuses to know sockets, time and what a command does.
 
-Rules. Both ends walk through the same states, and the legal steps are one table. When the framing itself is broken
-nothing behind it can be trusted: the connection says why, under correlation id 0, and ends. When the framing is intact
-but a control part is not, only that request fails. Whatever is to be sent collects in `outgoing` until the shell takes
-it, so that everything said in one turn of a loop leaves in one write.
+Rules. Every request and every answer, sent or received, is a step of the tables in `states`; nothing else decides what
+is legal, and an error says which end took a step that is not. When the framing itself is broken nothing behind it can
+be trusted: the connection says why, under correlation id 0, and ends. When the framing is intact but a control part is
+not, only that request fails. What is to be sent collects in `outgoing` until the shell takes it, so that everything
+said in one turn of a loop leaves in one write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from lanner import limits
-from lanner.errors import LannerError, MessageTooLarge, ProtocolError, ServerError, UnsupportedVersion, from_wire
+from lanner.errors import (
+    LannerError,
+    LocalProtocolError,
+    MessageTooLarge,
+    ProtocolError,
+    RemoteProtocolError,
+    ServerError,
+    UnsupportedVersion,
+    from_wire,
+)
 from lanner.wire.exchanges import DECODE_ERRORS, EXCHANGES, explain
 from lanner.wire.frames import CORRELATION_MAX, HEADER_BYTES, Frame, FrameReader, encode_frame
 from lanner.wire.messages import (
@@ -34,39 +43,24 @@ from lanner.wire.messages import (
     PeerHello,
     Settled,
 )
+from lanner.wire.states import TRANSITIONS, Answer, Phase, State, Step, illegal_step, step_exchange
 
 VERSIONS: Final = (PROTOCOL_VERSION,)
 CONNECTION_LEVEL: Final = 0  # the correlation id of an error that concerns the whole connection
 ERROR_MESSAGE_LENGTH_MAX: Final = 4_000
 
-
-class State(Enum):
-    NEW = "new"
-    GREETING = "greeting"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-class Step(Enum):
-    HELLO = "HELLO"  # sent by the client, received by the broker
-    WELCOME = "reply to HELLO"  # the other way round
-    REFUSAL = "error for HELLO"
-    EXCHANGE = "any other request or reply"
-    END = "broken frame, or the socket closed"
-
-
-TRANSITIONS: Final[dict[tuple[State, Step], State]] = {
-    (State.NEW, Step.HELLO): State.GREETING,
-    (State.GREETING, Step.WELCOME): State.OPEN,
-    (State.GREETING, Step.REFUSAL): State.CLOSED,
-    (State.OPEN, Step.EXCHANGE): State.OPEN,
-    (State.NEW, Step.END): State.CLOSED,
-    (State.GREETING, Step.END): State.CLOSED,
-    (State.OPEN, Step.END): State.CLOSED,
-    (State.CLOSED, Step.END): State.CLOSED,
-}
-
-_HELLO: Final = Command.HELLO  # looked up on its class for every frame, a member costs as much as a call
+# Looked up on its class for every frame, a member costs as much as a call.
+_HELLO: Final = Command.HELLO
+_POLL: Final = Command.POLL
+_STEP_REQUEST: Final = Step.REQUEST
+_STEP_ANSWER: Final = Step.ANSWER
+_CLOSED: Final = State.CLOSED
+_ANSWERED: Final = Phase.ANSWERED
+_SETTLING: Final = Phase.SETTLING
+_TOLD: Final = Phase.TOLD
+_SETTLED: Final = Answer.SETTLED
+_REPLY: Final = Answer.REPLY
+_ERROR: Final = Answer.ERROR
 _BEFORE_HELLO: Final = {int(Command.HELLO): "HELLO"}
 _BEFORE_WELCOME: Final = {Command.HELLO | REPLY: "the reply to HELLO", ERROR: "an error"}
 
@@ -79,12 +73,18 @@ _REPLIES: Final[dict[int, tuple[Command, _Decoder]]] = {
     command | REPLY: (command, msgspec.msgpack.Decoder(exchange.reply)) for command, exchange in EXCHANGES.items()
 }
 _REPLY_CODES: Final[dict[Command, int]] = {command: command | REPLY for command in Command}
-_UNANSWERED: Final = frozenset(command for command, exchange in EXCHANGES.items() if not exchange.answered)
+_SETTLE_REPLY: Final = _REPLY_CODES[Command.SETTLE]
+# What a frame of this code answers a request of this command with.
+_ANSWERS: Final[dict[Command, dict[int, Answer]]] = {
+    command: {code: _REPLY, ERROR: _ERROR} for command, code in _REPLY_CODES.items()
+}
+_ANSWERS[_POLL][_SETTLE_REPLY] = _SETTLED
+_FIRST_PHASES: Final = {command: Phase.ASKED if exchange.answered else _TOLD for command, exchange in EXCHANGES.items()}
 _ERRORS: Final = msgspec.msgpack.Decoder(ErrorReply)
 _NO_BULK: Final = memoryview(b"")
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct):
     """A request as the broker sees it. `control` is of the type that EXCHANGES gives for the command."""
 
     command: Command
@@ -92,6 +92,7 @@ class Request(NamedTuple):
     control: Any
     bulk: memoryview
     control_bytes: int = 0  # of the control part, as it came
+    phase: Phase = Phase.ASKED  # what it may still be answered with
 
 
 class Reply(NamedTuple):
@@ -108,6 +109,10 @@ class Failure(NamedTuple):
 
     correlation: int
     error: LannerError
+
+
+def _first_phase(command: Command, control: Any) -> Phase:
+    return _SETTLING if command is _POLL and control.settles else _FIRST_PHASES[command]
 
 
 def error_reply(error: LannerError) -> ErrorReply:
@@ -173,14 +178,15 @@ class _Connection:
         if self.failure is None:
             self.failure = error
 
-    def _step(self, step: Step) -> None:
-        following = TRANSITIONS.get((self.state, step))
+    def _step(self, step: Step, blame: type[ProtocolError] = LocalProtocolError) -> State:
+        following = TRANSITIONS[self.state].get(step)
         if following is None:
-            raise ProtocolError(f"{step.value} is not possible while the connection is {self.state.value}")
+            raise illegal_step(self.state, step, blame)
         self.state = following
+        return following
 
-    def _opened(self, frame_bytes_max: int) -> None:
-        self._step(Step.WELCOME)
+    def _opened(self, frame_bytes_max: int, blame: type[ProtocolError] = LocalProtocolError) -> None:
+        self._step(Step.WELCOME, blame)
         self._reader.frame_bytes_max = frame_bytes_max
         self._reader.expected = None
 
@@ -216,21 +222,12 @@ class ServerConnection(_Connection):
             return []
         requests: list[Request] = []
         for frame in frames:
-            known = _REQUESTS.get(frame.command)
-            if self.state is not State.OPEN:
-                self._greet(frame, requests)
-            elif known is None or (not known[2] and frame.bulk) or known[0] is _HELLO:
-                self._refuse(frame)
-            else:
-                try:
-                    control = known[1].decode(frame.control)
-                except DECODE_ERRORS as error:
-                    if self._not_understood(frame, known[0], error):
-                        break
-                else:
-                    # Without bulk nothing of the frame is kept: its bytes go once they are decoded.
-                    bulk = frame.bulk if known[2] else _NO_BULK
-                    requests.append(Request(known[0], frame.correlation, control, bulk, len(frame.control)))
+            try:
+                requests.append(self._understand(frame))
+            except LannerError as error:
+                self._refuse_frame(frame, error)
+                if self.state is _CLOSED:
+                    break
         if self._reader.failure is not None and not self.is_closed:
             self.end(self._reader.failure)
         return requests
@@ -238,102 +235,105 @@ class ServerConnection(_Connection):
     def welcome(self, request: Request, reply: HelloReply) -> None:
         """Answer HELLO: from here on the connection is open."""
         self._opened(reply.frame_bytes_max)
+        request.phase = step_exchange(request.phase, _REPLY)
         self._put(encode_frame(_REPLY_CODES[Command.HELLO], request.correlation, reply))
 
     def refuse(self, request: Request, error: LannerError) -> None:
         """Answer HELLO with an error, and end."""
         self._step(Step.REFUSAL)
+        request.phase = step_exchange(request.phase, _ERROR)
         self.failure = error
-        self._put(encode_frame(ERROR, request.correlation, error_reply(error)))
+        self._put_error(request.correlation, error)
 
     def reply(self, request: Request, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> bool:
         """Answer a request; False when the answer is not sent: the connection has ended, or it does not fit into a
         frame and an error was sent in its place."""
-        if self.state is not State.OPEN:
-            return False
-        return self._answer(_REPLY_CODES[request.command], request.correlation, control, bulk)
+        return self._answer(request, _REPLY, _REPLY_CODES[request.command], control, bulk)
 
     def reply_settles(self, request: Request, settled: Settled) -> bool:
-        """The first answer to a POLL that carried settles; its own reply comes later under the same id."""
-        if self.state is not State.OPEN:
-            return False
-        return self._answer(_REPLY_CODES[Command.SETTLE], request.correlation, settled, ())
+        """Give the first answer to a POLL that carried settles; its own reply comes later under the same id."""
+        return self._answer(request, _SETTLED, _SETTLE_REPLY, settled, ())
 
     def fail(self, request: Request, error: LannerError) -> bool:
         """Answer a request with an error; False when the connection has ended, or nobody waits for an answer."""
-        if self.state is not State.OPEN or request.command in _UNANSWERED:
+        if self._step(_STEP_ANSWER) is _CLOSED:
             return False
-        self._fail(request.correlation, error)
+        following = step_exchange(request.phase, _ERROR)
+        if following is _TOLD:
+            return False
+        self._put_error(request.correlation, error)
+        request.phase = following
         return True
 
     def end(self, error: LannerError) -> None:
         """Say why, and end: nothing that comes after is understood."""
         if self.state is not State.CLOSED:
-            self._put(encode_frame(ERROR, CONNECTION_LEVEL, error_reply(error)))
+            self._put_error(CONNECTION_LEVEL, error)
             self.close(error)
 
-    def _answer(self, command: int, correlation: int, control: Control, bulk: Sequence[bytes | memoryview]) -> bool:
-        try:
-            self._put(encode_frame(command, correlation, control, bulk))
-        except MessageTooLarge as error:
-            self._fail(correlation, ServerError(f"the reply does not fit: {error.message}; ask for less at once"))
+    def _answer(
+        self, request: Request, answer: Answer, code: int, control: Control, bulk: Sequence[bytes | memoryview]
+    ) -> bool:
+        if self._step(_STEP_ANSWER) is _CLOSED:
             return False
+        following = step_exchange(request.phase, answer)
+        try:
+            self._put(encode_frame(code, request.correlation, control, bulk))
+        except MessageTooLarge as error:
+            self.fail(request, ServerError(f"the reply does not fit: {error.message}; ask for less at once"))
+            return False
+        request.phase = following
         return True
 
-    def _fail(self, correlation: int, error: LannerError) -> None:
+    def _put_error(self, correlation: int, error: LannerError) -> None:
         self._put(encode_frame(ERROR, correlation, error_reply(error)))
 
-    def _not_understood(self, frame: Frame, command: Command, error: Exception) -> bool:
-        """Only this request fails, unless nobody waits for its answer: then the sender learns it by the end (True)."""
-        problem = explain(command.name, EXCHANGES[command].request, error)
-        if command in _UNANSWERED:
-            self.end(problem)
-            return True
-        self._fail(frame.correlation, problem)
-        return False
-
-    def _refuse(self, frame: Frame) -> None:
-        """The framing is intact, the request is not: only it fails."""
+    def _understand(self, frame: Frame) -> Request:
+        """Read a request out of a frame; raise what is wrong with it, or with sending it now."""
         known = _REQUESTS.get(frame.command)
         if known is None:
-            error = ProtocolError(f"command 0x{frame.command:02x} is not known here", field="command")
-        elif known[0] is Command.HELLO:
-            error = ProtocolError("HELLO comes once, as the first frame", command="HELLO", field="command")
-        else:
-            error = ProtocolError(
-                f"{known[0].name}: bulk is not valid: {len(frame.bulk)} bytes follow the control part, "
+            raise RemoteProtocolError(f"command 0x{frame.command:02x} is not known here", field="command")
+        command, decoder, takes_bulk = known
+        self._step(Step.HELLO if command is _HELLO else _STEP_REQUEST, RemoteProtocolError)
+        if frame.bulk and not takes_bulk and command is not _HELLO:
+            raise RemoteProtocolError(
+                f"{command.name}: bulk is not valid: {len(frame.bulk)} bytes follow the control part, "
                 "and this command takes none",
-                command=known[0].name,
+                command=command.name,
                 field="bulk",
             )
-        self._fail(frame.correlation, error)
-
-    def _greet(self, frame: Frame, requests: list[Request]) -> None:
-        """The one frame that may come while the connection is new: HELLO, in a version spoken here."""
-        if self.state is not State.NEW:
-            if self.state is State.GREETING:
-                self.end(ProtocolError("a frame came before HELLO was answered: wait for the reply"))
-            return
-        self._step(Step.HELLO)
-        _, decoder, _ = _REQUESTS[Command.HELLO]
         try:
-            hello: Hello = decoder.decode(frame.control)
+            control = decoder.decode(frame.control)
         except DECODE_ERRORS as error:
-            self.end(explain("HELLO", Hello, error))
-            return
-        request = Request(Command.HELLO, frame.correlation, hello, frame.bulk)
-        if not set(hello.versions) & set(VERSIONS):
-            spoken = ", ".join(map(str, VERSIONS))
-            offered = ", ".join(map(str, hello.versions[:20])) or "none"
-            self.refuse(
-                request,
-                UnsupportedVersion(
-                    f"the broker speaks version {spoken} of the protocol and the client offers {offered}",
-                    versions=list(VERSIONS),
-                ),
-            )
-            return
-        requests.append(request)
+            raise explain(command.name, EXCHANGES[command].request, error) from None
+        if command is _HELLO:
+            _check_versions(control)
+        # Without bulk nothing of the frame is kept: its bytes go once they are decoded.
+        bulk = frame.bulk if takes_bulk else _NO_BULK
+        phase = _first_phase(command, control)
+        return Request(command, frame.correlation, control, bulk, len(frame.control), phase)
+
+    def _refuse_frame(self, frame: Frame, error: LannerError) -> None:
+        """Fail this request alone if the connection is open and its sender waits for an answer; else end."""
+        command = _REQUESTS[frame.command][0] if frame.command in _REQUESTS else None
+        if command is not None:
+            error.details.setdefault("command", command.name)
+        if isinstance(error, UnsupportedVersion):
+            self.refuse(Request(_HELLO, frame.correlation, None, _NO_BULK), error)
+        elif self.state is not State.OPEN or (command is not None and _FIRST_PHASES[command] is _TOLD):
+            self.end(error)
+        else:
+            self._put_error(frame.correlation, error)
+
+
+def _check_versions(hello: Hello) -> None:
+    if not set(hello.versions) & set(VERSIONS):
+        spoken = ", ".join(map(str, VERSIONS))
+        offered = ", ".join(map(str, hello.versions[:20])) or "none"
+        raise UnsupportedVersion(
+            f"the broker speaks version {spoken} of the protocol and the client offers {offered}",
+            versions=list(VERSIONS),
+        )
 
 
 class ClientConnection(_Connection):
@@ -349,7 +349,7 @@ class ClientConnection(_Connection):
                 expected=_BEFORE_WELCOME,
             )
         )
-        self._asked: dict[int, Command] = {}
+        self._asked: dict[int, tuple[Command, Phase]] = {}
         self._correlation = 0
         self.hello_reply: HelloReply | None = None
 
@@ -365,20 +365,20 @@ class ClientConnection(_Connection):
 
     def request(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> int:
         """Ask; the correlation id under which the reply will come."""
-        if self.state is not State.OPEN:
-            self._step(Step.EXCHANGE)  # raises: the table has no such step
+        self._step(_STEP_REQUEST)
         exchange = EXCHANGES[command]
         if type(control) is not exchange.request or (bulk and not exchange.request_bulk) or not exchange.answered:
-            raise TypeError(f"{command.name} is asked with {exchange.request.__name__}, not {type(control).__name__}")
+            kind = exchange.request.__name__
+            raise LocalProtocolError(f"{command.name} is asked with {kind}, not {type(control).__name__}")
         return self._ask(command, control, bulk)
 
     def tell(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> None:
         """Say something that is never answered. What the other end does not understand of it ends the connection."""
-        if self.state is not State.OPEN:
-            self._step(Step.EXCHANGE)  # raises: the table has no such step
+        self._step(_STEP_REQUEST)
         exchange = EXCHANGES[command]
         if type(control) is not exchange.request or (bulk and not exchange.request_bulk) or exchange.answered:
-            raise TypeError(f"{command.name} with {type(control).__name__} is nothing to tell without an answer")
+            kind = type(control).__name__
+            raise LocalProtocolError(f"{command.name} with {kind} is nothing to tell without an answer")
         self._put(encode_frame(command, CONNECTION_LEVEL, control, bulk))
 
     def receive(self, data: bytes) -> list[Reply | Failure]:
@@ -392,18 +392,13 @@ class ClientConnection(_Connection):
             return []
         replies: list[Reply | Failure] = []
         for frame in frames:
-            if self.failure is not None:
+            try:
+                event = self._understand(frame)
+            except LannerError as error:
+                self.close(error)
                 break
-            known = _REPLIES.get(frame.command)
-            command = self._asked.get(frame.correlation)
-            if known is None or command is None or (known[0] is not command and known[0] is not Command.SETTLE):
-                self._receive_error(frame, command, replies)
-            elif command is Command.HELLO:
-                self._receive_welcome(frame)
-            elif known[0] is not command and command is not Command.POLL:
-                self._receive_error(frame, command, replies)
-            else:
-                self._receive_reply(frame, command, known, replies)
+            if event is not None:
+                replies.append(event)
         if self._reader.failure is not None and not self.is_closed:
             self.close(self._reader.failure)
         return replies
@@ -416,56 +411,67 @@ class ClientConnection(_Connection):
                 break
         self._put(encode_frame(command, correlation, control, bulk))
         self._correlation = correlation
-        self._asked[correlation] = command
+        self._asked[correlation] = command, _first_phase(command, control)
         return correlation
 
-    def _receive_reply(
-        self, frame: Frame, command: Command, known: tuple[Command, _Decoder], replies: list[Reply | Failure]
-    ) -> None:
-        if known[0] is command:
+    def _understand(self, frame: Frame) -> Reply | Failure | None:
+        """Read an answer out of a frame; raise what ends the connection: it answers nothing, or it refuses HELLO."""
+        command, phase = self._asked.get(frame.correlation, (None, _ANSWERED))
+        if command is None:
+            if frame.command == ERROR and frame.correlation == CONNECTION_LEVEL:
+                raise _read_error(frame)
+            raise _out_of_place(frame, "nothing")
+        answer = _ANSWERS[command].get(frame.command)
+        if answer is None:
+            raise _out_of_place(frame, command.name)
+        phase = step_exchange(phase, answer, RemoteProtocolError)
+        if phase is _ANSWERED:
             del self._asked[frame.correlation]
+        else:
+            self._asked[frame.correlation] = command, phase
+        if command is _HELLO:
+            self._greeted(frame, answer)
+            return None
+        self._step(_STEP_ANSWER, RemoteProtocolError)
+        if answer is _ERROR:
+            return Failure(frame.correlation, _read_error(frame))
+        replied, decoder = _REPLIES[frame.command]
         try:
-            control = known[1].decode(frame.control)
+            control = decoder.decode(frame.control)
         except DECODE_ERRORS as error:
             self._asked.pop(frame.correlation, None)
-            kind = EXCHANGES[known[0]].reply
-            replies.append(Failure(frame.correlation, explain(f"the reply to {known[0].name}", kind, error)))
-        else:
-            replies.append(Reply(frame.correlation, known[0], control, frame.bulk))
+            problem = explain(f"the reply to {replied.name}", EXCHANGES[replied].reply, error)
+            return Failure(frame.correlation, problem)
+        return Reply(frame.correlation, replied, control, frame.bulk)
 
-    def _receive_welcome(self, frame: Frame) -> None:
-        del self._asked[frame.correlation]
+    def _greeted(self, frame: Frame, answer: Answer) -> None:
+        """Open the connection, or raise why it cannot be opened."""
+        if answer is _ERROR:
+            error = _read_error(frame)
+            self._step(Step.REFUSAL, RemoteProtocolError)
+            raise error
         try:
             reply: HelloReply = _REPLIES[frame.command][1].decode(frame.control)
         except DECODE_ERRORS as error:
-            self.close(explain("the reply to HELLO", HelloReply, error))
-            return
+            raise explain("the reply to HELLO", HelloReply, error) from None
         if reply.version not in VERSIONS:
-            self.close(UnsupportedVersion(f"the broker chose version {reply.version}, which was not offered"))
-            return
+            raise UnsupportedVersion(f"the broker chose version {reply.version}, which was not offered")
+        self._opened(limits.FRAME_BYTES_MAX, RemoteProtocolError)
         self.hello_reply = reply
         self.frame_bytes_max = min(reply.frame_bytes_max, limits.FRAME_BYTES_MAX)
-        self._opened(limits.FRAME_BYTES_MAX)
 
-    def _receive_error(self, frame: Frame, command: Command | None, replies: list[Reply | Failure]) -> None:
-        """An error of the broker's, or a reply that answers nothing that was asked."""
-        if frame.command != ERROR or (command is None and frame.correlation != CONNECTION_LEVEL):
-            asked = "nothing" if command is None else command.name
-            self.close(
-                ProtocolError(
-                    f"a frame of command 0x{frame.command:02x} came for id {frame.correlation}, where {asked} was asked"
-                )
-            )
-            return
-        try:
-            reply = _ERRORS.decode(frame.control)
-        except DECODE_ERRORS as problem:
-            error: LannerError = explain("an error", ErrorReply, problem)
-        else:
-            details = {name: value for name, value in reply.details.items() if name not in ("self", "message")}
-            error = from_wire(reply.code, reply.message, details)
-        if command is None or command is Command.HELLO:
-            self.close(error)
-        else:
-            del self._asked[frame.correlation]
-            replies.append(Failure(frame.correlation, error))
+
+def _read_error(frame: Frame) -> LannerError:
+    """The error that the broker reports."""
+    try:
+        reply = _ERRORS.decode(frame.control)
+    except DECODE_ERRORS as problem:
+        return explain("an error", ErrorReply, problem)
+    details = {name: value for name, value in reply.details.items() if name not in ("self", "message")}
+    return from_wire(reply.code, reply.message, details)
+
+
+def _out_of_place(frame: Frame, asked: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        f"a frame of command 0x{frame.command:02x} came for id {frame.correlation}, where {asked} was asked"
+    )

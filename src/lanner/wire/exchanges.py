@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from lanner.errors import ProtocolError
+from lanner.errors import RemoteProtocolError
 from lanner.wire import administration, cluster, dead, messages, peers, staging
 from lanner.wire.messages import Command, Control
 
@@ -90,7 +90,7 @@ _STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]")
 _TOO_SHORT: Final = re.compile(r"Expected `array` of at least length \d+, got (\d+)")
 
 
-def explain(what: str, kind: type[Control], error: Exception) -> ProtocolError:
+def explain(what: str, kind: type[Control], error: Exception) -> RemoteProtocolError:
     """The decoder's error in the words of the protocol: which command, which field, what was wrong."""
     text = str(error) or type(error).__name__
     path = _PATH.search(text)
@@ -101,7 +101,7 @@ def explain(what: str, kind: type[Control], error: Exception) -> ProtocolError:
         text = "it is missing"
     field = ".".join(names) or "control"
     text = text.split(" - at ")[0]
-    return ProtocolError(f"{what}: {field} is not valid: {text}", command=what, field=field)
+    return RemoteProtocolError(f"{what}: {field} is not valid: {text}", command=what, field=field)
 
 
 def _names(kind: Any, path: str) -> tuple[list[str], type[Control] | None]:

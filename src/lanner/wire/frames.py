@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lanner import limits
-from lanner.errors import ProtocolError
+from lanner.errors import ProtocolError, RemoteProtocolError
 
 HEADER_BYTES: Final = 5
 _HTTP: Final = b"HTTP/"  # how every answer of a web server begins
@@ -180,7 +180,7 @@ class FrameReader:
         if command == _HTTP[0]:
             raise _web_server()
         names = " or ".join(f"{name} (0x{number:02x})" for number, name in self.expected.items())
-        raise ProtocolError(
+        raise RemoteProtocolError(
             f"a frame begins with the byte 0x{command:02x}: expected {names}, then the length in 4 bytes",
             expected=names,
         )
@@ -189,28 +189,28 @@ class FrameReader:
         if bytes([command]) + length.to_bytes(4, "big") == _HTTP:
             raise _web_server()
         if length > self.frame_bytes_max:
-            raise ProtocolError(
+            raise RemoteProtocolError(
                 f"the frame of command 0x{command:02x} announces {length} bytes: at most {self.frame_bytes_max} "
                 f"are allowed{'' if self.expected is None else ' until HELLO is answered'}",
                 field="length",
             )
         if length < PREFIX_BYTES:
-            raise ProtocolError(
+            raise RemoteProtocolError(
                 f"the frame of command 0x{command:02x} announces {length} bytes: "
                 f"correlation id and control length alone take {PREFIX_BYTES}",
                 field="length",
             )
 
     def _refuse_control(self, command: int, length: int, control_length: int) -> None:
-        raise ProtocolError(
+        raise RemoteProtocolError(
             f"the frame of command 0x{command:02x} announces a control part of {control_length} bytes: "
             f"it may take {min(length - PREFIX_BYTES, self.control_bytes_max)}",
             field="control length",
         )
 
 
-def _web_server() -> ProtocolError:
-    return ProtocolError(
+def _web_server() -> RemoteProtocolError:
+    return RemoteProtocolError(
         "a web server answers there, not the native protocol: the address is that of REST. Give the native one, which "
         "is port 7400 unless the broker was told otherwise"
     )

@@ -23,6 +23,7 @@ from lanner.errors import (
     ConflictError,
     DeadlineExceeded,
     ProtocolError,
+    RemoteProtocolError,
     ServiceUnavailable,
     StorageDamaged,
     ValidationError,
@@ -124,7 +125,7 @@ class Intake:
         assert steward is not None, "looked at before"
         start, end = 0, len(bulk)
         if sum(size for _, size in frame.items) != end:
-            raise ProtocolError(f"a RAFT frame has {end} bytes of messages, and announces another number")
+            raise RemoteProtocolError(f"a RAFT frame has {end} bytes of messages, and announces another number")
         node.kick()
         for set_id, size in frame.items:
             stop = start + size

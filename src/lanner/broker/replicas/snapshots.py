@@ -26,7 +26,7 @@ import msgspec
 
 from lanner import limits
 from lanner.broker.replicas.replica import MEMBERSHIP_KEY, Replica
-from lanner.errors import ProtocolError, StorageDamaged
+from lanner.errors import RemoteProtocolError, StorageDamaged
 from lanner.ledger import Files, Ledger, Rows, Wanted, read_entries
 from lanner.raft import Role
 
@@ -89,11 +89,11 @@ def encode(value: Piece | Reply) -> bytes:
 def decode(data: bytes | memoryview) -> Piece | Reply:
     """Refuses what is too long before it is looked at."""
     if len(data) > limits.FRAME_BYTES_MAX:
-        raise ProtocolError(f"a piece of a snapshot has {len(data)} bytes; at most {limits.FRAME_BYTES_MAX} are taken")
+        raise RemoteProtocolError(f"a piece of a snapshot has {len(data)} bytes, more than {limits.FRAME_BYTES_MAX}")
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"a piece of a snapshot does not decode: {error}") from None
+        raise RemoteProtocolError(f"a piece of a snapshot does not decode: {error}") from None
 
 
 @dataclass(slots=True)
