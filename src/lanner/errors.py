@@ -168,6 +168,12 @@ class OffsetOutOfRange(NotFoundError):
     grpc_status = "OUT_OF_RANGE"
 
 
+class MemberUnknown(NotFoundError):
+    """The group has no such member: it left, or was silent for too long; join again under a new id."""
+
+    code = 65
+
+
 class TopicExists(LannerError):
     """A topic of this name exists already."""
 
@@ -273,6 +279,42 @@ class SequencePassed(ConflictError):
     code = 64
 
 
+class MemberFenced(ConflictError):
+    """The partition belongs to another member, or to this one under a newer grant; stop, and release it."""
+
+    code = 66
+
+
+class InstanceFenced(ConflictError):
+    """A newer process joined under the same instance; stop this one, or give each its own instance."""
+
+    code = 67
+
+
+class MembershipRequired(ConflictError):
+    """The group hands its partitions to members; join it first."""
+
+    code = 68
+
+
+class AssignorConflict(ConflictError):
+    """The group has members and another assignor; use that one, or alter the group."""
+
+    code = 69
+
+
+class GroupInUse(ConflictError):
+    """The group has members; stop them first, or use force."""
+
+    code = 80
+
+
+class GroupFull(ConflictError):
+    """There are as many members, groups or subscriptions as there may be; stop some, then join again."""
+
+    code = 81
+
+
 # ------------------------------------------------------------------ not now
 
 
@@ -343,6 +385,15 @@ class ConnectionLost(LannerError):
     """The connection ended before the answer came."""
 
     code = 77
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    retryable = True
+
+
+class GenerationAhead(LannerError):
+    """This broker has not yet heard of what the member has seen; try again soon, or ask another broker."""
+
+    code = 78
     http_status = 503
     grpc_status = "UNAVAILABLE"
     retryable = True

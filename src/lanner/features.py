@@ -23,8 +23,10 @@ RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0", 4: "0.4.0"}  # which brou
 IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
 STAGES: Final = 3  # staged publish, lanes and dead letters as streams, archive holds
 PRODUCER_FLOORS: Final = 4  # what a partition with too many producers forgot is refused, not stored again
+GROUPS: Final = 4  # members of groups, assignments, fences
 
-assert 1 <= LOWEST <= IDENTITIES <= STAGES <= PRODUCER_FLOORS <= HIGHEST and set(RELEASES) == set(range(1, HIGHEST + 1))
+assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= HIGHEST
+assert set(RELEASES) == set(range(1, HIGHEST + 1))
 
 START_NEWER: Final = (
     f"this is release {RELEASES[HIGHEST]}: start the broker with the newest release that the cluster has run, or later"

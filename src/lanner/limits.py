@@ -31,6 +31,29 @@ MEMBER_LENGTH_MAX: Final = 200
 REASON_LENGTH_MAX: Final = 1_000
 IDENTITY_LENGTH_MAX: Final = 64  # of a reader that commits, or of a create
 
+GROUP_MEMBERS_MAX: Final = 1_000
+MEMBERS_MAX: Final = 20_000  # of all groups
+MEMBER_GROUPS_MAX: Final = 10_000  # groups that have, or lately had, members
+SUBSCRIPTION_TOPICS_MAX: Final = 1_000
+SUBSCRIPTION_PATTERNS_MAX: Final = 32
+SUBSCRIPTION_BYTES_MAX: Final = 32 * KIB  # of its names and patterns: a join fits into one command
+SUBSCRIPTIONS_PER_GROUP_MAX: Final = 64  # that differ
+PATTERNS_MAX: Final = 10_000  # of all groups: each new topic is held against every one
+SUBSCRIBED_PARTITIONS_MAX: Final = 1_000_000  # of all groups
+OPAQUE_BYTES_MAX: Final = 16 * KIB  # of a member
+OPAQUE_BYTES_TOTAL_MAX: Final = 32 * MIB
+REBALANCES_KEPT: Final = 16  # of a group
+REPLACED_IDS_KEPT: Final = 4  # of a static member
+GROUP_CHANGES_MAX: Final = 1_000  # in one command
+GROUP_MOVES_MAX: Final = 5_000  # in one command: two numbers each
+SESSION_MS: Final = 10_000
+SESSION_MS_MIN: Final = 1_000
+SESSION_MS_MAX: Final = 5 * 60_000
+REVOKE_MS: Final = 60_000
+REVOKE_MS_MAX: Final = 3_600_000
+GROUP_IDLE_MS: Final = 7 * 24 * 3_600_000  # a group without members is forgotten after this time
+COMMIT_METADATA_BYTES_MAX: Final = 4 * KIB
+
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 KEY_BYTES_MAX: Final = 64 * KIB
 HEADERS_BYTES_MAX: Final = 64 * KIB
@@ -174,6 +197,8 @@ assert TRANSACTIONS_KEPT + OPEN_TRIES_MAX <= TRANSACTIONS_MAX
 assert PARTICIPANTS_MAX <= OPEN_PARTICIPANTS_MAX
 assert COMMIT_TIMEOUT_MS_MIN <= COMMIT_TIMEOUT_MS <= COMMIT_TIMEOUT_MS_MAX
 assert PARTITIONS_MAX <= PARTITIONS_TOTAL_MAX
+assert SUBSCRIPTION_BYTES_MAX + OPAQUE_BYTES_MAX < 64 * KIB - 4 * KIB
+assert SESSION_MS_MIN <= SESSION_MS <= SESSION_MS_MAX and SESSION_MS <= REVOKE_MS <= REVOKE_MS_MAX
 assert BROKERS_MAX <= RAFT_MEMBERS_MAX
 assert 4 * BROKERS_MAX <= PEER_CONNECTIONS_RESERVED  # three from each, and one that is about to take another's place
 assert REPLICATION_DEFAULT <= REPLICATION_MAX

@@ -9,6 +9,8 @@ The shell drives it so: propose a command, and apply what is committed. Then, on
 carry out the steps that `next_steps()` names for it and propose `encode_finish_step` or `encode_fail_step`; open
 the replicas that `holdings(node_id)` lists; and hand leadership to what `leaders_wanted()` says.
 
+It records who is a member of which group and who owns which partition (`grouping`); assignors answer who should.
+
 It also decides what becomes of staged publishes (`transactions`): partitions act on the tries that they find here.
 """
 
@@ -18,6 +20,7 @@ from lanner.cluster.commands import (
     encode_alter_topic,
     encode_begin_try,
     encode_cancel_plan,
+    encode_change_groups,
     encode_claim_transaction,
     encode_create_topic,
     encode_delete_topic,
@@ -38,6 +41,20 @@ from lanner.cluster.commands import (
     encode_update_broker,
     is_known,
 )
+from lanner.cluster.group_changes import (
+    Altered,
+    Assigned,
+    Change,
+    Expired,
+    Forced,
+    Forgotten,
+    Joined,
+    Left,
+    Moves,
+    Released,
+)
+from lanner.cluster.grouped import Group, GroupRow, MemberRow, Rebalance, Subscription
+from lanner.cluster.grouping import Admitted, Changed, GroupsChanged
 from lanner.cluster.machine import Cluster, Outcome
 from lanner.cluster.registration import Registration
 from lanner.cluster.settings import check_settings
@@ -71,30 +88,48 @@ __all__ = [
     "METADATA_SET",
     "AbortReason",
     "Action",
+    "Admitted",
+    "Altered",
+    "Assigned",
     "Begun",
     "Broker",
     "BrokerRow",
     "BrokerState",
+    "Change",
+    "Changed",
     "Claimed",
     "Cluster",
     "ClusterRow",
     "CommitEnded",
     "Ended",
+    "Expired",
+    "Forced",
+    "Forgotten",
+    "Group",
+    "GroupRow",
+    "GroupsChanged",
     "Holding",
+    "Joined",
+    "Left",
+    "MemberRow",
     "Move",
+    "Moves",
     "Outcome",
     "PartitionRow",
     "Plan",
     "PlanKind",
     "PlanState",
     "Progress",
+    "Rebalance",
     "Registration",
+    "Released",
     "Repeated",
     "Replica",
     "ReplicaRow",
     "ReplicaSet",
     "Rows",
     "Step",
+    "Subscription",
     "Topic",
     "Transaction",
     "Try",
@@ -105,6 +140,7 @@ __all__ = [
     "encode_alter_topic",
     "encode_begin_try",
     "encode_cancel_plan",
+    "encode_change_groups",
     "encode_claim_transaction",
     "encode_create_topic",
     "encode_delete_topic",

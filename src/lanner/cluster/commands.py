@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from lanner import features, limits
+from lanner.cluster.group_changes import Change, ChangeGroups, decode_changes, encode_changes
 from lanner.cluster.registration import Registration, check_founders, check_registration
 from lanner.cluster.settings import written
 from lanner.cluster.staged import AbortReason, Participants, check_commit, check_commit_id, check_parties
@@ -53,6 +54,7 @@ class Kind(IntEnum):
     ABORT_COMMIT = 21
     CLAIM_TRANSACTION = 22
     FORGET_TRANSACTIONS = 23
+    CHANGE_GROUPS = 24  # from feature level 4 on
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True):
@@ -214,6 +216,7 @@ Command = (
     | AbortCommit
     | ClaimTransaction
     | ForgetTransactions
+    | ChangeGroups
 )
 
 _KINDS: Final[Mapping[Kind, type[Command]]] = {
@@ -242,7 +245,8 @@ _KINDS: Final[Mapping[Kind, type[Command]]] = {
     Kind.FORGET_TRANSACTIONS: ForgetTransactions,
 }
 _DECODERS: Final[Mapping[int, Callable[[bytes], Command]]] = {
-    kind: msgspec.msgpack.Decoder(command).decode for kind, command in _KINDS.items()
+    **{kind: msgspec.msgpack.Decoder(command).decode for kind, command in _KINDS.items()},
+    Kind.CHANGE_GROUPS: decode_changes,
 }
 
 # ------------------------------------------------------------------ topics and producers
@@ -415,6 +419,14 @@ def encode_forget_transactions(seen: Sequence[tuple[str, int]], *, hashes_too: b
     return _encode(Kind.FORGET_TRANSACTIONS, ForgetTransactions(tuple(seen), hashes_too))
 
 
+# ------------------------------------------------------------------ members of groups
+
+
+def encode_change_groups(changes: Sequence[Change], now_ms: int) -> bytes:
+    """Changes of groups, each of which is decided by itself when the command applies."""
+    return _framed(Kind.CHANGE_GROUPS, encode_changes(changes, check_time(now_ms)), "changes")
+
+
 # ------------------------------------------------------------------ bytes
 
 
@@ -450,6 +462,10 @@ def _encode(kind: Kind, command: Command) -> bytes:
         body = msgspec.msgpack.encode(command)
     except (TypeError, OverflowError, RecursionError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise ValidationError(f"the {what} cannot be stored: {error}", field=what) from None
+    return _framed(kind, body, what)
+
+
+def _framed(kind: Kind, body: bytes, what: str) -> bytes:
     if len(body) + _PREFIX_BYTES > COMMAND_BYTES_MAX:
         raise ValidationError(f"the {what} take {len(body)} bytes, more than can be stored", field=what)
     return bytes((kind, VERSION)) + body

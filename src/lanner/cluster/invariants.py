@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lanner import features, limits
+from lanner.cluster.grouped import NOBODY, Group
 from lanner.cluster.moving import busy_brokers
 from lanner.cluster.staged import HASH_BYTES, Transaction, Try, check_commit_id
 from lanner.cluster.state import State
@@ -25,6 +26,7 @@ def check_state(state: State) -> None:
     _check_transactions(state)
     _check_tries(state)
     _check_forgotten(state)
+    _check_groups(state)
     assert not state.unsettled, "a command left something undone"
 
 
@@ -200,3 +202,76 @@ def _check_forgotten(state: State) -> None:
         assert hashes == sorted(set(hashes)) and all(one[0] == first for one in hashes)
         count += len(hashes)
     assert count == len(state.forgotten)
+
+
+def _check_groups(state: State) -> None:
+    table = state.groups
+    groups = list(table.groups.values())
+    assert not groups or state.counters.feature_level >= features.GROUPS, "older brokers would not know what this is"
+    assert table.numbers == {group.row.name: number for number, group in table.groups.items()}
+    assert all(0 < number < state.counters.next_group for number in table.groups)
+    members = [number for group in groups for number in group.members]
+    assert len(set(members)) == len(members) == table.member_count <= limits.MEMBERS_MAX
+    assert all(0 < number < state.counters.next_member for number in members)
+    assert table.opaque_bytes == sum(len(one.opaque) for group in groups for one in group.members.values())
+    assert table.partition_count == sum(len(row.owners) for group in groups for row in group.owners.values())
+    patterns = {number: _count_patterns(group) for number, group in table.groups.items()}
+    assert table.pattern_count == sum(patterns.values()) <= limits.PATTERNS_MAX
+    assert table.patterned == {number for number, count in patterns.items() if count}
+    for group in groups:
+        _check_members(group)
+        _check_wanted(state, group)
+        _check_owners(group)
+
+
+def _count_patterns(group: Group) -> int:
+    return sum(len(one.patterns) for one in group.row.subscriptions.values())
+
+
+def _check_members(group: Group) -> None:
+    row = group.row
+    assert len(group.members) <= limits.GROUP_MEMBERS_MAX
+    assert group.ids == {one.member: number for number, one in group.members.items()}
+    assert group.instances == {one.instance: number for number, one in group.members.items() if one.instance}
+    assert group.replaced == {old: number for number, one in group.members.items() for old in one.replaced}
+    assert group.seen.keys() == group.members.keys()
+    assert all(0 < generation <= row.generation for generation in group.seen.values())
+    used = {one.subscription for one in group.members.values()}
+    assert used == row.subscriptions.keys() == group.wanted.keys(), "a subscription without a member, or the reverse"
+    assert len(set(row.subscriptions.values())) == len(row.subscriptions) <= limits.SUBSCRIPTIONS_PER_GROUP_MAX
+    assert 0 < row.version <= row.generation
+    assert 0 <= row.shared_since <= row.generation
+    assert row.session_ms <= row.revoke_ms
+    assert len(row.rebalances) <= limits.REBALANCES_KEPT
+    assert not row.rebalances or row.rebalances[-1].ended_ms or group.handing_over, "a rebalance that nobody ends"
+
+
+def _check_wanted(state: State, group: Group) -> None:
+    known = {topic.incarnation: topic for topic in state.topics.values()}
+    for number, subscription in group.row.subscriptions.items():
+        wanted = {one.incarnation for one in state.topics.values() if subscription.wants(one.name)}
+        assert group.wanted[number] == wanted, f"group {group.row.name}: what is wanted and what is known of it differ"
+        assert wanted <= group.owners.keys()
+        assert all(group.row.number in state.groups.named[topic] for topic in subscription.topics)
+    for incarnation, owners in group.owners.items():
+        assert group.row.number in state.groups.subscribed[incarnation]
+        count = len(known[incarnation].set_ids)
+        assert len(owners.owners) == len(owners.grants) == len(owners.heirs) == count >= owners.first
+
+
+def _check_owners(group: Group) -> None:
+    owned: dict[int, set[tuple[int, int]]] = {}
+    inherited: dict[int, set[tuple[int, int]]] = {}
+    for incarnation, row in group.owners.items():
+        for partition, (owner, grant, heir) in enumerate(zip(row.owners, row.grants, row.heirs, strict=True)):
+            place = (incarnation, partition)
+            assert (owner == NOBODY) == (grant == 0), f"{place}: a grant without an owner, or the reverse"
+            assert grant <= group.row.generation, f"{place}: a grant of the future"
+            assert heir == NOBODY or heir != owner != NOBODY, f"{place}: an heir of nobody, or of itself"
+            for number, index in ((owner, owned), (heir, inherited)):
+                if number != NOBODY:
+                    assert incarnation in group.topics_of(group.members[number]), f"{place}: not wanted by {number}"
+                    index.setdefault(number, set()).add(place)
+    assert (owned, inherited) == (group.owned, group.inherited)
+    assert not group.shared or not owned, "in a shared group nobody owns a partition"
+    assert group.row.kind == "stream" or not inherited, "in a queue group a partition changes hands at once"

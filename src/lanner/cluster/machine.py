@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lanner import limits
-from lanner.cluster import brokers, topics, transactions
+from lanner.cluster import brokers, grouping, topics, transactions
 from lanner.cluster.commands import (
     PRODUCERS_PER_COMMAND_MAX,
     AbortCommit,
@@ -44,6 +44,8 @@ from lanner.cluster.commands import (
     check_time,
     decode,
 )
+from lanner.cluster.group_changes import ChangeGroups
+from lanner.cluster.grouping import GroupsChanged
 from lanner.cluster.invariants import check_state
 from lanner.cluster.settling import settle
 from lanner.cluster.staged import Begun, Claimed, CommitEnded, Repeated
@@ -53,8 +55,9 @@ from lanner.cluster.views import Views
 from lanner.errors import LannerError, UnknownRecord, ValidationError
 
 Staged = Begun | Repeated | CommitEnded | Claimed
-Result = Topic | Broker | Plan | ReplicaSet | Staged | int | str | LannerError | None
-_OF_STAGED_PUBLISH: Final = (BeginTry, EndTries, AbortCommit, ClaimTransaction, ForgetTransactions)
+Made = Topic | Broker | ReplicaSet | Staged | GroupsChanged | int | str | tuple[int]
+Result = Topic | Broker | Plan | ReplicaSet | Staged | GroupsChanged | int | str | LannerError | None
+_KEEPING_SHAPE: Final = (BeginTry, EndTries, AbortCommit, ClaimTransaction, ForgetTransactions, ChangeGroups)
 
 
 class Outcome(NamedTuple):
@@ -135,7 +138,7 @@ class Cluster(Views):
         state.touch_counters()
         if command is None:
             return Outcome(refused)
-        if not isinstance(command, _OF_STAGED_PUBLISH):
+        if not isinstance(command, _KEEPING_SHAPE):
             self.shape_index = index
         try:
             self._take_time(command)
@@ -150,7 +153,7 @@ class Cluster(Views):
         now_ms = command.created_ms if isinstance(command, CreateTopic) else getattr(command, "now_ms", 0)
         self._counters.machine_ms = max(self._counters.machine_ms, check_time(now_ms))
 
-    def _carry_out(self, command: Command) -> Topic | Broker | ReplicaSet | Staged | int | str | tuple[int]:
+    def _carry_out(self, command: Command) -> Made:
         """What a command comes to; a plan's id stands in a tuple, to tell it from other numbers."""
         state = self._state
         match command:
@@ -179,6 +182,8 @@ class Cluster(Views):
                 return brokers.transfer_leader(state, command)
             case BeginTry() | EndTries() | AbortCommit() | ClaimTransaction() | ForgetTransactions():
                 return self._carry_out_staged(command)
+            case ChangeGroups():
+                return grouping.change_groups(state, command)
             case _:
                 return (self._carry_out_plan(command),)
 
@@ -216,7 +221,7 @@ class Cluster(Views):
             case _:
                 return transactions.forget_transactions(state, command)
 
-    def _as_it_is_now(self, result: Topic | Broker | ReplicaSet | Staged | int | str | tuple[int]) -> Result:
+    def _as_it_is_now(self, result: Made) -> Result:
         """The result after what followed from the command: a plan may have begun, or be done already."""
         if isinstance(result, Broker):
             return self._state.brokers.get(result.node_id, result)
@@ -235,6 +240,10 @@ class Cluster(Views):
     def take_changed_tries(self) -> list[int] | None:
         """The tokens of tries that came, changed or went since the last call; None: look at all of them."""
         return self._state.take_changed_tries()
+
+    def take_changed_groups(self) -> set[int]:
+        """The numbers of groups that changed, or went, since the last call."""
+        return self._state.groups.take_changed()
 
     # ------------------------------------------------------------------ saving
 

@@ -16,6 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from lanner import features
+from lanner.cluster.grouped import KEYS as GROUP_KEYS
+from lanner.cluster.grouped import GroupTable
 from lanner.cluster.settings import written
 from lanner.cluster.staged import Hashes, Transaction, Try
 from lanner.cluster.values import METADATA_SET, Broker, BrokerState, Move, Plan, ReplicaSet
@@ -57,6 +59,15 @@ class Counters(msgspec.Struct, array_like=True):
     next_move_id: int = 1
     next_plan_id: int = 1
     machine_ms: int = 0  # the latest time that a command brought
+    next_group: int = 1  # this and what follows: written only once there was a group with members
+    next_member: int = 1
+
+    def written(self) -> tuple[object, ...]:
+        fields: tuple[object, ...] = msgspec.structs.astuple(self)
+        return fields if self.next_group > 1 else fields[:_FIELDS_WITHOUT_GROUPS]
+
+
+_FIELDS_WITHOUT_GROUPS: Final = len(msgspec.structs.fields(Counters)) - 2
 
 
 class _TopicRow(msgspec.Struct, array_like=True, frozen=True):
@@ -114,6 +125,10 @@ class State:
             self._index_move(move)
         for one in map(_decode_try, _values(rows, b"y")):
             self._index_try(one)
+        names = {topic.incarnation: topic.name for topic in self.topics.values()}
+        self.groups = GroupTable(lambda key: self._dirty.add(key))
+        if self.counters.next_group > 1:
+            self.groups.load(rows, names)
 
     # ------------------------------------------------------------------ changes
 
@@ -298,7 +313,7 @@ class State:
         )
         for prefix, table in tables:
             keys += [_number_key(prefix, number) for number in table]
-        keys += [*map(_transaction_key, self.transactions), *map(_hashes_key, self.forgotten)]
+        keys += [*map(_transaction_key, self.transactions), *map(_hashes_key, self.forgotten), *self.groups.keys()]
         encoded = {key: self._encode(key) for key in sorted(keys)}
         return {key: value for key, value in encoded.items() if value is not None}
 
@@ -313,9 +328,11 @@ class State:
             return msgspec.msgpack.encode(row)
         if kind == b"z":
             return self.forgotten.packed(rest[0])
+        if kind in GROUP_KEYS:
+            return self.groups.encode(key)
         found: object
         if kind == _COUNTERS_KEY:
-            found = self.counters
+            found = self.counters.written()
         elif kind == b"b":
             found = self.brokers.get(rest.decode())
         elif kind == b"r":

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lanner import limits
 from lanner.cluster.commands import AlterTopic, CreateTopic, DeleteTopic, check_time
+from lanner.cluster.group_topics import add_topic, check_growth, drop_topic, grow_topic
 from lanner.cluster.moving import drop_move, open_plan
 from lanner.cluster.placement import place_sets, resolve_replication
 from lanner.cluster.planning import add_missing, drop_surplus
@@ -30,10 +31,12 @@ def create_topic(state: State, command: CreateTopic) -> Topic:
     check_settings(command.settings, state.counters.feature_level)
     given = TopicSettings.from_dict(command.settings)
     settings = replace(given, replication=resolve_replication(state, given.replication))
+    check_growth(state, name, 0, settings.partitions)
     topic = Topic(name, state.counters.next_incarnation, settings, (), command.created_ms, command.create_id)
     topic = _grown(state, topic, settings.partitions)
     state.counters.next_incarnation += 1
     state.put_topic(topic)
+    add_topic(state, topic)
     return topic
 
 
@@ -50,8 +53,11 @@ def alter_topic(state: State, command: AlterTopic) -> Topic:
         )
     if growth or settings.replication != topic.settings.replication:
         settings = replace(settings, replication=resolve_replication(state, settings.replication))
+    check_growth(state, topic.name, topic.incarnation, growth)
     changed = _grown(state, topic._replace(settings=settings), growth)
     state.put_topic(changed)
+    if growth:
+        grow_topic(state, changed)
     if state.founded and settings.replication != topic.settings.replication:
         _change_replication(state, topic, settings.replication)
     return changed
@@ -66,6 +72,7 @@ def delete_topic(state: State, command: DeleteTopic) -> Topic:
         if set_id in state.sets:
             state.drop_set(set_id)
     end_tries_of(state, gone)
+    drop_topic(state, topic)
     state.drop_topic(topic.name)
     state.partition_count -= len(topic.set_ids)
     state.unsettled = True

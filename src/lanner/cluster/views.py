@@ -11,6 +11,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lanner import features, limits
+from lanner.cluster.assignors import Place, Question
+from lanner.cluster.group_views import Fence, MemberView, find_member, question_of, resolve, view_of
+from lanner.cluster.grouped import Group, MemberRow
 from lanner.cluster.planning import is_drained, last_incarnation
 from lanner.cluster.staged import Transaction, Try
 from lanner.cluster.state import State
@@ -210,6 +213,35 @@ class Views:
                 if broker is not None and last_incarnation(state, broker).node_id == node_id:
                     return False
         return True
+
+    # ------------------------------------------------------------------ of groups
+
+    @property
+    def knows_groups(self) -> bool:
+        """Whether every broker of the cluster knows members of groups; below that level all of it is NotSupported."""
+        return self._state.counters.feature_level >= features.GROUPS
+
+    def groups(self) -> Mapping[int, Group]:
+        """Every group that has, or had, members, by number."""
+        return MappingProxyType(self._state.groups.groups)
+
+    def group(self, name: str) -> Group | None:
+        return self._state.groups.by_name(name)
+
+    def member_view(self, group: Group, member: MemberRow) -> MemberView:
+        return view_of(self._state, group, member)
+
+    def find_member(self, group: str, member_id: str) -> MemberRow:
+        """The member, or an error that says what became of it."""
+        return find_member(self._state.groups.by_name(group), group, member_id)
+
+    def question_of(self, group: Group) -> Question:
+        """What the group's assignor is to answer."""
+        return question_of(self._state, group)
+
+    def resolve(self, group: str, member_id: str, seen: Fence, place: Place) -> Fence | None:
+        """The fence that a call of a member, or of none, stands for; None: this copy is behind what it has seen."""
+        return resolve(self._state, group, member_id, seen, place)
 
     # ------------------------------------------------------------------ of staged publish
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from lanner.cluster import AbortReason, Action, Registration, commands
+from lanner.cluster.group_changes import ChangeGroups, Left
 from lanner.cluster.machine import Cluster
 from lanner.cluster.settings import written
 from lanner.errors import UnknownRecord, ValidationError
@@ -46,6 +47,7 @@ EVERY_COMMAND: list[tuple[bytes, commands.Command]] = [
         commands.ClaimTransaction("t", "o", True, 5),
     ),
     (commands.encode_forget_transactions([("t", 4)]), commands.ForgetTransactions((("t", 4),), False)),
+    (commands.encode_change_groups([Left("g", "m")], 5), ChangeGroups((Left("g", "m"),), 5)),
 ]
 
 
