@@ -87,21 +87,22 @@ class Server:
             control_bytes_max=settings.control_bytes_max,
         )
         self.native_address = await self._open("native", native, native.bind)
-        if node.place.is_found:
+        joined = node.joining.needs_nobody
+        if joined:
             await node.join(self.service.addresses)
             if node.alone:
                 with suppress(DeadlineExceeded):
-                    await node.until(lambda: node.ready, _PATIENCE_MS)
-                if not node.ready:  # something is missing: /readyz says what
+                    await node.waiting.until(lambda: node.readiness.complete, _PATIENCE_MS)
+                if not node.readiness.complete:  # something is missing: /readyz says what
                     await self._open_rest(unfinished, seats)
                 await node.until_ready()
         if self.native_address is not None:
             await native.accept()
         await self._open_rest(unfinished, seats)
-        if node.steward is None:
-            await node.join(self.service.addresses)
+        if joined:
+            node.identity.introduce(self.service.addresses)
         else:
-            node.place.introduce(self.service.addresses)
+            await node.join(self.service.addresses)
 
     async def _open_rest(self, unfinished: Unfinished, seats: Seats) -> None:
         if not self.settings.http or self.http_address is not None:

@@ -55,7 +55,7 @@ async def test_on_a_short_disk_publishing_gives_way_or_the_hold_does(server: Ser
     await publish(service, TOPIC, "a")
     room = server.node.saving.room
     room.look(free=0, total=1, reserve=1)
-    server.node.engine.dues.note_disk(room.is_full, server.node.engine.replicas.values())
+    server.node.engine.timers.note_disk(room.is_full, server.node.engine.replicas.values())
     with pytest.raises(StorageFull):
         await publish(service, TOPIC, "b")
     await service.commit(ANONYMOUS, TOPIC, "other", {0: 1})  # a decision

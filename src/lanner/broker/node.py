@@ -1,8 +1,11 @@
-"""The shell around the engine: it owns threads, clock, links and data directory, and carries out what is asked for.
+"""The shell around the engine: it owns threads, clocks, links and the data directory, and puts the parts together.
 
 One writer thread writes and syncs commits (`commits`); a saver thread brings the table up to date; reader threads read
 cold payloads and make extracts. Everything else happens on the event loop. A failed sync ends the broker: `failed` is
 set with the reason and nothing is acknowledged any more.
+
+The node itself has only a life: open, join, hand over, stop. What it can do otherwise is in its parts, each of which
+takes the ports that it uses (`ports`).
 """
 
 from __future__ import annotations
@@ -10,22 +13,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from lanner.broker.background import Background
 from lanner.broker.clock import LeaderClock
 from lanner.broker.commits import Commits, threads_ended
+from lanner.broker.links.admission import Admission
+from lanner.broker.links.catching_up import CatchingUp
 from lanner.broker.links.dispatch import Dispatch
-from lanner.broker.links.founding import Founding
+from lanner.broker.links.founding import decode_record
+from lanner.broker.links.identity import Address, BrokerIdentity
 from lanner.broker.links.intake import Intake
-from lanner.broker.links.peers import Address, Peers
-from lanner.broker.links.place import Place
+from lanner.broker.links.joining import Joining
+from lanner.broker.links.leaders import KnownLeaders
+from lanner.broker.links.membership import ClusterMembership
+from lanner.broker.links.peers import Peers
+from lanner.broker.links.registering import keep_registered
+from lanner.broker.metadata_watch import MetadataWatch
 from lanner.broker.opening import Converting
 from lanner.broker.outages import Outages
-from lanner.broker.pace import SLOW_SYNC_MS, Pace
-from lanner.broker.proposals import Proposals, Waiting
+from lanner.broker.pace import Pace
+from lanner.broker.ports import Result
+from lanner.broker.proposals import Proposals
+from lanner.broker.readiness import Readiness
 from lanner.broker.reading import Reading
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
 from lanner.broker.saving import Saving
@@ -34,18 +47,16 @@ from lanner.broker.settings import BrokerSettings
 from lanner.broker.steward import Steward
 from lanner.broker.ticking import Ticking
 from lanner.broker.tries import Tries
+from lanner.broker.waiting import Waiting
 from lanner.broker.wall_clock import FollowingClock, steady_clock_ms, wall_clock_ms
-from lanner.cluster import Registration, encode_found_cluster
-from lanner.errors import DeadlineExceeded, LannerError, ServerError, StorageFailed, UnknownRecord
-from lanner.features import HIGHEST, START_NEWER
+from lanner.cluster import encode_found_cluster
+from lanner.errors import BrokerRemoved, LannerError, ServerError, StorageFailed
 from lanner.ledger import Ledger
 from lanner.ledger.seals import SealedTable
 from lanner.storage import DataDirectory, open_directory
-from lanner.wire.messages import PeerHello
-from lanner.wire.peers import Pulse
+from lanner.storage.aside import read_rejoin
 
 log = logging.getLogger("lanner.broker")
-Result = TypeVar("Result")
 
 _HAND_OVER_SECONDS: Final = 0.02
 
@@ -57,34 +68,36 @@ class Node:
         self.settings = settings
         self.wall_ms = now_ms
         self.own_clock = FollowingClock(now_ms)
-        self.own_ms = self.own_clock.now_ms
-        self.clock = LeaderClock(self.own_ms, steady_clock_ms)
-        self.now_ms = self.clock.now_ms
+        self.clock = LeaderClock(self.own_clock.now_ms, steady_clock_ms)
         self.pace = Pace(steady_clock_ms)
         self.failed: asyncio.Future[LannerError]
         self.hung: StorageFailed | None = None  # what was left behind by `stop`: threads that wait for the disk
-        self.engine: Engine
         self.directory: DataDirectory
-        self.steward: Steward | None = None  # from when this broker belongs to a cluster
+        self.node_id: str
+        self.engine: Engine
+        self.steward: Steward
         self.tries: Tries
+        self.identity: BrokerIdentity
+        self.membership: ClusterMembership
+        self.joining: Joining
         self.peers: Peers
+        self.leaders: KnownLeaders
+        self.readiness: Readiness
         self.intake: Intake
-        self.place: Place
         self.proposals: Proposals
+        self.waiting: Waiting
         self.outages: Outages
         self.saving: Saving
         self.scrubbing: Scrubbing
-        self._reading: Reading
+        self.reading: Reading
         self.commits: Commits
-        self._waiting: Waiting
+        self._background: Background
+        self._catching_up: CatchingUp
+        self._watch: MetadataWatch
+        self._ticking: Ticking
         self._loop: asyncio.AbstractEventLoop
         self._saver = ThreadPoolExecutor(1, "lanner-saver")
         self._readers = ThreadPoolExecutor(2, "lanner-reader")
-        self.leaving = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._followed = (-1, -1)
-        self._serving = False
-        self._was_ready = False
 
     # ------------------------------------------------------------------ life
 
@@ -92,21 +105,13 @@ class Node:
         """Open the data directory and replay the journal. Nothing is held or led yet."""
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
-        self._waiting = Waiting()
+        self.waiting = Waiting(self.failed)
+        self._background = Background(self.fail)
         settings = self.settings
-        self.directory = await self.in_saver(lambda: open_directory(settings.data))
-        files, table = self.directory.files, self.directory.table
+        self.directory = await self._in_saver(lambda: open_directory(settings.data))
+        self.node_id = self.directory.node_id
         try:
-            ledger = await self.in_saver(
-                lambda: Ledger.recover(
-                    files,
-                    table,
-                    random_bytes=os.urandom,
-                    segment_bytes=settings.segment_size(files.free_bytes()[1]),
-                    close_damaged=True,
-                    converting=Converting().tell,
-                )
-            )
+            ledger = await self._in_saver(self._recover)
         except BaseException:
             self.directory.close()  # unlocked, for another attempt
             raise
@@ -116,100 +121,204 @@ class Node:
             )
         rng = Random(os.urandom(16))
         self.engine = Engine(
-            ledger, files, rng=rng, now_ms=self.now_ms, clocks=self.clock.known, cache_bytes=settings.cache_bytes
+            ledger,
+            self.directory.files,
+            rng=rng,
+            now_ms=self.clock.now_ms,
+            clocks=self.clock.known,
+            cache_bytes=settings.cache_bytes,
         )
-        self.outages = Outages(self.engine, self.node_id, self.fail)
-        self.saving = Saving(
-            self.engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail
-        )
-        self.saving.check_disk()
-        self.scrubbing = Scrubbing(
-            self.engine,
+        self._open_storage()
+        self._open_links(rng)
+        self._open_metadata()
+        self._open_conversation()
+
+    def _recover(self) -> Ledger:
+        files = self.directory.files
+        return Ledger.recover(
             files,
-            SealedTable(table),
-            self.in_reader,
+            self.directory.table,
+            random_bytes=os.urandom,
+            segment_bytes=self.settings.segment_size(files.free_bytes()[1]),
+            close_damaged=True,
+            converting=Converting().tell,
+        )
+
+    def _open_storage(self) -> None:
+        """Make the parts that read and write."""
+        engine, files, settings = self.engine, self.directory.files, self.settings
+        self.outages = Outages(engine, self.node_id, self.fail)
+        self.saving = Saving(engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail)
+        self.saving.check_disk()
+        self.reading = Reading(engine, files, self._readers)
+        self.scrubbing = Scrubbing(
+            engine,
+            files,
+            SealedTable(self.directory.table),
+            self.reading.in_reader,
             settings.scrub_bytes_per_second,
             self.fail,
-            lambda work: self.spawn(self._vital(work)),
+            self._background.spawn_vital,
         )
-        self.commits = Commits(self)
-        self._reading = Reading(self.engine, files, self._readers)
-        self.proposals = Proposals(self)
-        self.place = Place(self)
-        self.peers = Peers(self.place, rng=rng, snapshot_bytes_per_second=settings.snapshot_bytes_per_second)
-        self.intake = Intake(self)
+        self.commits = Commits(
+            engine,
+            files,
+            self.saving,
+            self.pace,
+            failed=self.failed,
+            fail=self.fail,
+            changed=self._changed,
+            in_saver=self._in_saver,
+        )
+        self.steward = Steward(engine, self.node_id)
+        self.tries = Tries(engine)
+
+    def _open_links(self, rng: Random) -> None:
+        """Make the parts that know this broker's cluster and reach the others."""
+        engine, directory, settings = self.engine, self.directory, self.settings
+        recorded = directory.read_founding()
+        founding = None if recorded is None else decode_record(recorded, self.node_id)
+        rejoin = read_rejoin(directory.path) if recorded is None else None
+        self.identity = BrokerIdentity(
+            self.node_id,
+            settings,
+            recorded_name="" if founding is None else founding.name,
+            rejoin_name="" if rejoin is None else rejoin.name,
+        )
+        self.membership = ClusterMembership(self.identity, engine, settings.seeds, founding)
+        self.peers = Peers(self.membership, rng=rng, snapshot_bytes_per_second=settings.snapshot_bytes_per_second)
+        self.peers.on_reached, self.peers.on_unreachable = self.steward.peer_reached, engine.report_unreachable
+        self.peers.on_removed = self._removed
+        self.leaders = KnownLeaders(self.node_id, engine.replicas, self.steward.route, self.peers)
+        self.joining = Joining(
+            self.identity, self.membership, directory, engine.ledger, settings, rejoin, self.peers, self._in_saver
+        )
+
+    def _open_metadata(self) -> None:
+        """Make the parts that follow the metadata, and change it."""
+        engine, kick, fail = self.engine, self.commits.kick, self.fail
+        self._watch = MetadataWatch(
+            engine,
+            self.steward,
+            self.tries,
+            self.membership,
+            self.leaders,
+            self.peers,
+            self.clock,
+            kick=kick,
+            fail=fail,
+        )
+        self._catching_up = CatchingUp(self.node_id, engine, self.leaders, self.peers, self.waiting, kick)
+        self.readiness = Readiness(
+            self.node_id,
+            engine,
+            self.failed,
+            metadata=self._catching_up,
+            holdings=self.steward,
+            room=self.saving.room,
+            pace=self.pace,
+            others=self.peers,
+        )
+        self.proposals = Proposals(
+            self.node_id, engine, self.leaders, self.peers, self.waiting, kick=kick, follow=self._watch.follow
+        )
+
+    def _open_conversation(self) -> None:
+        """Make the parts that speak with other brokers: the ticks and their pulses, and what is taken from them."""
+        engine, kick, fail = self.engine, self.commits.kick, self.fail
+        self._ticking = Ticking(
+            engine,
+            self.steward,
+            self.tries,
+            self.outages,
+            self.peers,
+            self.pace,
+            own_clock=self.own_clock,
+            proposer=self.proposals,
+            failed=self.failed,
+            kick=kick,
+            spawn=self._background.spawn,
+        )
+        admission = Admission(
+            self.identity,
+            self.membership,
+            self.settings.seeds,
+            engine,
+            self.peers,
+            self.proposals,
+            self.waiting,
+            self.own_clock,
+            self.readiness,
+        )
+        self.intake = Intake(
+            self.membership,
+            admission,
+            engine,
+            self.steward,
+            self.tries,
+            self.peers,
+            self.clock,
+            self.proposals,
+            self.readiness,
+            kick=kick,
+            fail=fail,
+        )
+        self.peers.on_silent = self.intake.gone_silent
 
     async def join(self, doors: Mapping[str, Address]) -> None:
-        """The doors are open at these addresses: found a cluster, join one, or take the recorded place; then begin."""
-        self.place.introduce(doors)
-        founding = await self.place.establish()
-        steward = Steward(self.engine, self.node_id, founding.seat, founding.nodes)
-        self.tries = Tries(self.engine)
+        """Found a cluster, join one, or take the recorded one, with the doors open at these addresses; then begin."""
+        self.identity.introduce(doors)
+        founding = await self.joining.establish()
         if not founding.joined:
-            steward.founding = encode_found_cluster(founding.cluster_id, founding.founders, self.own_ms())
-        metadata = steward.open_metadata()
+            self.steward.founding = encode_found_cluster(
+                founding.cluster_id, founding.founders, self.own_clock.now_ms()
+            )
+        metadata = self.steward.open_metadata(founding.seat, founding.nodes)
         self.outages.refuse_alone()
         metadata.on_outcome = self.proposals.outcomes.note
-        self.peers.on_silent, self.peers.on_reached = self._silent, steward.peer_reached
-        self.steward = steward
-        self.commits.dispatch = Dispatch(
+        background = self._background
+        self.commits.outbox = Dispatch(
             self.engine,
-            steward,
+            self.steward,
             self.peers,
             files=self.directory.files,
-            reading=self._reading,
+            reading=self.reading,
             saving=self.saving,
-            spawn=self.spawn,
+            spawn=background.spawn,
         )
-        self.peers.know(self.place.brokers())
-        for work in (Ticking(self, steward).forever(), *self.saving.tasks(), *self.scrubbing.tasks()):
-            self.spawn(self._vital(work))
-        self.spawn(self.place.catch_up())
-        self.kick()
+        self.peers.set_peers(self.membership.brokers())
+        for work in (self._ticking.forever(), *self.saving.tasks(), *self.scrubbing.tasks()):
+            background.spawn_vital(work)
+        background.spawn(self._catching_up.run())
+        self.commits.kick()
 
     async def until_ready(self) -> None:
-        """Wait until this broker serves what it should."""
-        await self._until(lambda: self.ready)
+        """Wait until everything that belongs here is here and led."""
+        await self.waiting.until(lambda: self.readiness.complete)
 
     def keep_registered(self) -> None:
         """See that the metadata knows where this broker is reached now."""
-        self.spawn(self.place.keep_registered())
+        self._background.spawn(keep_registered(self.identity, self.engine, self.proposals, self.own_clock, self.fail))
 
     @property
     def alone(self) -> bool:
         """Whether there are no other brokers, as far as this disk knows."""
         return not self.peers.known and not self.engine.replicas[CLUSTER_SET].has_peers
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    async def _vital(self, work: Coroutine[Any, Any, None]) -> None:
-        """Without this the broker would only seem to be alive."""
-        try:
-            await work
-        except Exception as problem:
-            self.fail_on(problem)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("background work failed", exc_info=task.exception())
-
     async def hand_over(self, timeout_ms: int) -> None:
-        """This broker will stop: have others lead, as far as they can, while everything is still served.
+        """Have others lead before this broker stops, as far as they can, while everything is still served.
 
         They are told first: else a broker that should lead would be handed it back while it drains, and die with it.
         """
         ends = self._loop.time() + timeout_ms / 1_000
-        self.leaving = True
-        if self.steward is not None:
-            self.peers.pulse(self.own_ms(), self.steward.led(), leaving=True)
-        while self.steward is not None and not self.failed.done() and self.steward.hand_over():
-            self.kick()
-            if self._loop.time() >= ends or not self.others_may_lead:
-                return  # nobody is there to take over, such as when all are told to stop
+        self._ticking.leaving = True
+        if CLUSTER_SET not in self.engine.replicas:
+            return
+        self._ticking.pulse()
+        while not self.failed.done() and self.steward.hand_over():
+            self.commits.kick()
+            if self._loop.time() >= ends or not self.peers.others_may_lead:
+                return  # no broker is there to take over, such as when all are told to stop
             await asyncio.sleep(_HAND_OVER_SECONDS)
 
     async def stop(self) -> None:
@@ -218,10 +327,7 @@ class Node:
         A disk that does not answer in time is left alone: what it was to store was never acknowledged.
         """
         self.saving.stopping = True
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.cancel()
         await self.peers.close()
         try:
             async with asyncio.timeout(self.settings.stop_ms / 1_000):
@@ -243,93 +349,50 @@ class Node:
         await self.saving.guard(self.saving.finish)
         if not self.failed.done():
             try:
-                await self._until(self.commits.settled)
+                await self.waiting.until(self.commits.settled)
                 await self.saving.save()
             except LannerError as error:
                 self.fail(error)
 
-    def fail(self, error: LannerError) -> None:
-        """The environment has failed this broker: it stops, with this reason."""
-        if not self.failed.done():
-            log.critical("the broker stops: %s", error.message)
-            self.failed.set_result(error)
-            self.saving.failed = True
-        self._waiting.look_again()
-
-    def fail_on(self, problem: Exception) -> None:
-        """Whatever breaks the commit path ends the broker: going on from a state that nobody foresaw helps nobody."""
+    def fail(self, problem: Exception) -> None:
+        """End this broker with a reason: an error of the environment, or a bug, from which nothing safe follows."""
         if not isinstance(problem, LannerError):
             log.critical("the broker has a bug", exc_info=problem)
             problem = ServerError(f"the broker met something that it did not foresee: {problem!r}")
-        self.fail(problem)
+        if not self.failed.done():
+            log.critical("the broker stops: %s", problem.message)
+            self.failed.set_result(problem)
+            self.saving.failed = True
+        self.waiting.wake()
 
-    # ------------------------------------------------------------------ what is known here
+    # ------------------------------------------------------------------ what the parts tell
 
-    @property
-    def node_id(self) -> str:
-        return self.directory.node_id
+    def _changed(self) -> None:
+        """Look at what callers wait for, and at the metadata: either may have changed."""
+        self._watch.follow()
+        self.waiting.wake()
 
-    @property
-    def name(self) -> str:
-        return self.place.name
+    def _removed(self, error: BrokerRemoved) -> None:
+        """End when another broker says that this one is no longer wanted: what it could still say would be old."""
+        if error.details.get("node_id") == self.node_id:
+            self.fail(error)
 
-    @property
-    def cluster_id(self) -> str:
-        """Empty until this broker belongs to a cluster."""
-        return self.place.cluster_id
+    async def _in_saver(self, work: Callable[[], Result]) -> Result:
+        """Run something that writes beside the journal, in the saver thread."""
+        return await self._loop.run_in_executor(self._saver, work)
 
-    @property
-    def founding(self) -> Founding | None:
-        return self.place.founding
-
-    @property
-    def registration(self) -> Registration:
-        return self.place.registration
-
-    @property
-    def metadata_index(self) -> int:
-        """How far the metadata is applied here."""
-        return self.engine.replicas[CLUSTER_SET].node.applied_index
+    # ------------------------------------------------------------------ for the desks
 
     @property
     def serving(self) -> bool:
-        """Whether the metadata is there, so that callers can be answered or sent on; once so, always so.
-
-        What the disk knows after a restart may be old: a topic that it does not know may exist, and must not be denied.
-        """
-        if not self._serving and self.steward is not None:
-            cluster = self.engine.cluster
-            known = bool(cluster.cluster_id) and self.node_id in cluster.brokers
-            self._serving = known and self.place.is_current
-        return self._serving
-
-    @property
-    def ready(self) -> bool:
-        """Whether every set that belongs here is here and has a leader that is known.
-
-        After a disk was replaced that takes until its replicas vote again: who waits for this before replacing the
-        next disk never has two copies missing at a time.
-        """
-        if not self.serving or self.steward is None or not self.steward.settled:
-            return False
-        if not self._was_ready and not self.engine.cluster.is_restored(self.node_id):
-            return False
-        for replica in self.engine.replicas.values():
-            leader = replica.node.leader_id
-            if not leader or (leader == replica.node.node_id and not replica.leads):
-                return False
-        self._was_ready = True
-        return True
+        return self.readiness.serving
 
     @property
     def available(self) -> bool:
-        """Whether callers should come here. A broker that was ready stays so while one partition elects a leader: it
-        serves the others, and taking it away for that would take all brokers away at once."""
-        return self.ready or (self._was_ready and self.leader_of(CLUSTER_SET) != "")
+        return self.readiness.verdict().ready
 
     @property
     def time_ahead_ms(self) -> int:
-        """How far the latest time that anything was decided at here is ahead of the wall clock; 0: it is not."""
         replicas = self.engine.replicas.items()
         latest_ms = max((one.partition.machine_ms for set_id, one in replicas if set_id != CLUSTER_SET), default=0)
         return max(0, latest_ms - self.wall_ms())
@@ -338,120 +401,45 @@ class Node:
     def storage_full(self) -> bool:
         return self.saving.room.is_full
 
-    def leader_of(self, set_id: int) -> str:
-        """The node id of a set's leader; empty while it is not known."""
-        return self.place.leader_of(set_id)
+    @property
+    def cluster_id(self) -> str:
+        return self.membership.cluster_id
 
-    def address_of(self, node_id: str) -> Address | None:
-        """Where a broker's native door is reached."""
-        return next(iter(self.peers.addresses_of(node_id)), None)
-
-    async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> Any:
-        """Put a change into the cluster's log, wherever it is led; its result once it has applied on this broker."""
-        result = await self.proposals.propose(command, timeout_ms)
-        self._follow()
-        return result
-
-    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
-        """Wait for something that commits, messages or time may bring about; DeadlineExceeded."""
-        try:
-            async with asyncio.timeout(timeout_ms / 1_000):
-                await self._until(condition)
-        except TimeoutError:
-            raise DeadlineExceeded() from None
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            if self.failed.done():
-                raise self.failed.result()
-            await self._waiting.change()
-
-    # ------------------------------------------------------------------ what the intake hears
-
-    def met(self, peer: PeerHello, address: Address | None) -> None:
-        self.place.meet(peer.node_id)
-        self.peers.know(self.place.brokers())
-        self.peers.met(peer, address)
-
-    def heard(self, node_id: str, pulse: Pulse) -> None:
-        if node_id in self.peers.known:
-            self.clock.observe(node_id, pulse.now_ms)
-        self.peers.heard(node_id, pulse, self.engine.cluster.sets)
-
-    def _silent(self, node_id: str) -> None:
-        # Its clock still counts: a leader that is cut off with a clock an hour ahead would believe it, and what it
-        # decides then may be committed once it is heard again. Only when it is removed it counts no more.
-        if node_id not in self.peers.known:
-            self.clock.forget(node_id)
-        if self.steward is not None:
-            self.steward.peer_silent(node_id)
-            self.kick()
-
-    def kick(self) -> None:
-        """Something may be waiting: pump the engine at the end of this turn of the loop."""
-        self.commits.kick()
-
-    def changed(self) -> None:
-        """What callers wait for may have come about."""
-        self._follow()
-        self._waiting.look_again()
-
-    # ------------------------------------------------------------------ the metadata
-
-    def _follow(self) -> None:
-        """Do what the metadata says, when it says something new."""
-        steward, engine = self.steward, self.engine
-        if steward is None:
-            return
-        steward.follow()
-        level = engine.feature_level
-        if level > HIGHEST:
-            self.fail(
-                UnknownRecord(f"the cluster is at feature level {level}, and {HIGHEST} is known here; {START_NEWER}")
-            )
-            return
-        now = (engine.cluster.shape_index, len(engine.replicas))
-        if now != self._followed:
-            self._followed = now
-            self.peers.know(self.place.brokers())
-            self.peers.forget_leaders(engine.cluster.sets)
-            self.kick()
-        if self.tries.follow(self.now_ms()):
-            self.kick()
-        reports = self.tries.take_reports()
-        if reports:
-            self.peers.report(self.leader_of(CLUSTER_SET), reports)
-
-    # ------------------------------------------------------------------ time
+    @property
+    def name(self) -> str:
+        return self.identity.name
 
     @property
     def disk_slow(self) -> str:
-        """What there is to say of a disk that is slow; empty when it is not."""
-        pace = self.pace
-        if not pace.slow:
-            return ""
-        if pace.sync_ms >= SLOW_SYNC_MS:
-            return f"disk slow: a sync has been under way for {pace.sync_ms / 1_000:.1f} s"
-        return f"disk slow: a sync took {pace.longest_ms / 1_000:.1f} s a moment ago"
+        return self.pace.slow_text
 
     @property
     def others_may_lead(self) -> bool:
-        """Whether there are other brokers which neither stop nor have a slow disk."""
-        return any(map(self.peers.may_lead, self.peers.known))
+        return self.peers.others_may_lead
 
-    # ------------------------------------------------------------------ threads
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
 
-    async def in_saver(self, work: Callable[[], Result]) -> Result:
-        """Run something that writes beside the journal, in the saver thread."""
-        return await self._loop.run_in_executor(self._saver, work)
+    def kick(self) -> None:
+        self.commits.kick()
+
+    def leader_of(self, set_id: int) -> str:
+        return self.leaders.leader_of(set_id)
+
+    def address_of(self, node_id: str) -> Address | None:
+        return self.peers.address_of(node_id)
+
+    async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> object:
+        return await self.proposals.propose(command, timeout_ms)
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
+        await self.waiting.until(condition, timeout_ms)
 
     async def in_reader(self, work: Callable[[], Result]) -> Result:
-        """Run something that may block on the disk, or on much computing, in a reader thread."""
-        return await self._reading.in_reader(work)
+        return await self.reading.in_reader(work)
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """The payloads of (set, index) pairs, from memory or the journal; None for one that retention has taken."""
-        return await self._reading.payloads(wanted)
+        return await self.reading.payloads(wanted)
 
 
 __all__ = ["Node", "wall_clock_ms"]

@@ -45,6 +45,15 @@ class Pace:
         return self._slow_since_ms is not None
 
     @property
+    def slow_text(self) -> str:
+        """What there is to say of a disk that is slow; empty when it is not."""
+        if not self.slow:
+            return ""
+        if self.sync_ms >= SLOW_SYNC_MS:
+            return f"disk slow: a sync has been under way for {self.sync_ms / 1_000:.1f} s"
+        return f"disk slow: a sync took {self.longest_ms / 1_000:.1f} s a moment ago"
+
+    @property
     def should_hand_over(self) -> bool:
         """Whether it has been slow for so long that the others' pulses say whether theirs is."""
         since = self._slow_since_ms

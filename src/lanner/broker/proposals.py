@@ -1,7 +1,7 @@
-"""Changes of the metadata, from whichever broker wants them.
+"""Changes of the metadata, from any broker.
 
-A command goes into the log of set 0 on the broker that leads it, here or over one hop. Its outcome is what applying it
-comes to *on this broker*: the caller can look at the metadata right afterwards and finds the change.
+A command goes into the log of set 0 on the broker that leads it, here or over one hop. Its outcome is the result of
+applying it *on this broker*: the caller can look at the metadata right afterwards and finds the change.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
+from lanner.broker.ports import Conditions, Kick, Leaders, PeerCalls
 from lanner.broker.replicas.engine import CLUSTER_SET
+from lanner.broker.replicas.replica import OnApplied
 from lanner.cluster import is_known
 from lanner.errors import (
     BadGateway,
@@ -26,9 +28,7 @@ from lanner.errors import (
 from lanner.wire.messages import Command
 from lanner.wire.peers import Propose
 
-if TYPE_CHECKING:
-    from lanner.broker.node import Node
-
+PROPOSE_TIMEOUT_MS: Final = 10_000
 COMMAND_BYTES_MAX: Final = 64 * 1024
 OUTCOMES_MAX: Final = 4_096
 _AGAIN_SECONDS_MIN: Final = 0.02
@@ -37,8 +37,19 @@ _ATTEMPT_MS_MAX: Final = 3_000  # a broker that hangs is soon led away from
 _ELSEWHERE: Final = (NotLeader, ConnectionLost, BadGateway, ServiceUnavailable, DeadlineExceeded)
 
 
+class MetadataLog(Protocol):
+    """The metadata's log on this broker."""
+
+    @property
+    def metadata_index(self) -> int:
+        """How far it is applied here."""
+
+    def propose(self, set_id: int, payload: bytes, on_applied: OnApplied) -> int:
+        """Append a command, if this broker leads; its index."""
+
+
 class Outcomes:
-    """What applying the latest commands came to, by index; for callers that had them proposed elsewhere."""
+    """The results of the latest commands, by index; for callers that had them proposed elsewhere."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[int, tuple[int, Any]] = OrderedDict()
@@ -49,13 +60,13 @@ class Outcomes:
             self._results.popitem(last=False)
 
     def at(self, index: int) -> Any:
-        """An index that came here within a snapshot has no outcome that anybody could know."""
+        """Return the result at an index; an error for one that came within a snapshot, whose result is not known."""
         if index not in self._results:
             return ServiceUnavailable("the change was applied, but its outcome is not known here: look, or ask again")
         return self._results[index][1]
 
     def success_of(self, command: bytes, after_index: int) -> Any:
-        """What this very command came to when it took effect behind an index; None: it did not."""
+        """Return the result of this command when it took effect after an index; None: it did not."""
         wanted = hash(command)
         for index, (other, result) in self._results.items():
             if index > after_index and other == wanted and not isinstance(result, LannerError):
@@ -66,20 +77,42 @@ class Outcomes:
 class Proposals:
     """Proposes for this broker's own callers, and for other brokers that send theirs here."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        node_id: str,
+        engine: MetadataLog,
+        leaders: Leaders,
+        peers: PeerCalls,
+        waiting: Conditions,
+        *,
+        kick: Kick,
+        follow: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._engine = engine
+        self._leaders = leaders
+        self._peers = peers
+        self._waiting = waiting
+        self._kick = kick
+        self._follow = follow  # has this broker do what the metadata says now
         self._loop = asyncio.get_running_loop()
         self.outcomes = Outcomes()
 
-    async def propose(self, command: bytes, timeout_ms: int) -> Any:
-        """Until somebody leads, and until the deadline; a command may then have taken effect or not.
+    async def propose(self, command: bytes, timeout_ms: int = PROPOSE_TIMEOUT_MS) -> Any:
+        """Put a command into the metadata's log, wherever it is led; its result once it has applied on this broker.
 
-        A command whose fate was not heard is proposed again. When it had taken effect after all, the second one finds
-        its own work done, which would look like somebody else's: so the first one's outcome counts.
+        DeadlineExceeded means that it may have taken effect or not. A command whose outcome was not heard is proposed
+        again. When it had taken effect after all, the second one finds its own work done, which would look like that
+        of another caller: so the outcome of the first one counts.
         """
+        result = await self._propose(command, timeout_ms)
+        self._follow()
+        return result
+
+    async def _propose(self, command: bytes, timeout_ms: int) -> Any:
         ends = self._loop.time() + timeout_ms / 1_000
         pause = _AGAIN_SECONDS_MIN
-        began_at, repeated = self._node.metadata_index, False
+        began_at, repeated = self._engine.metadata_index, False
         while True:
             left_ms = int((ends - self._loop.time()) * 1_000)
             try:
@@ -100,20 +133,19 @@ class Proposals:
             return result
 
     async def _propose_once(self, command: bytes, timeout_ms: int) -> Any:
-        node = self._node
-        leader = node.leader_of(CLUSTER_SET)
-        if leader == node.node_id:
+        leader = self._leaders.leader_of(CLUSTER_SET)
+        if leader == self._node_id:
             index, result = await self.propose_here(command, timeout_ms)
             return result
         if not leader:
             raise NotLeader("nobody leads the metadata at the moment")
-        reply = await node.peers.call(leader, Command.PROPOSE, Propose(), [command], timeout_ms=timeout_ms)
+        reply = await self._peers.call(leader, Command.PROPOSE, Propose(), [command], timeout_ms=timeout_ms)
         index = reply.control.index
-        await node.until(lambda: node.metadata_index >= index, timeout_ms)
+        await self._waiting.until(lambda: self._engine.metadata_index >= index, timeout_ms)
         return self.outcomes.at(index)
 
     async def propose_here(self, command: bytes, timeout_ms: int) -> tuple[int, Any]:
-        """Into the log of this broker, if it leads: where it was applied, and what it came to."""
+        """Put a command into the log of this broker, if it leads; the index at which it applied, and its result."""
         if not 0 < len(command) <= COMMAND_BYTES_MAX:
             raise ValidationError(f"a command of {len(command)} bytes is too short or too long")
         if not is_known(command):  # once it is committed, nobody may skip it
@@ -124,8 +156,8 @@ class Proposals:
             if not future.done():
                 future.set_result(result)
 
-        index = self._node.engine.propose(CLUSTER_SET, command, applied)
-        self._node.kick()
+        index = self._engine.propose(CLUSTER_SET, command, applied)
+        self._kick()
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 result = await future
@@ -136,26 +168,4 @@ class Proposals:
         return index, result
 
 
-class Waiting:
-    """Those who wait for something that commits, messages or time may bring about."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waiters: list[asyncio.Future[None]] = []
-
-    def look_again(self) -> None:
-        """Something may have changed."""
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def change(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            await self.change()
+__all__ = ["Outcomes", "Proposals"]

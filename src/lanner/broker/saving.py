@@ -177,4 +177,4 @@ class Saving:
     def check_disk(self) -> None:
         free, total = self._directory.files.free_bytes()
         self.room.look(free, total, self._settings.reserve_bytes(total))
-        self._engine.dues.note_disk(self.room.is_full, self._engine.replicas.values())
+        self._engine.timers.note_disk(self.room.is_full, self._engine.replicas.values())

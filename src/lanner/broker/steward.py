@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_SEAT, Engine, Seat
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.steps import REPORT_TICKS, Alive, Steps
 from lanner.cluster import Action, Cluster, Holding, ReplicaSet, Topic, encode_report_damage
@@ -44,14 +44,12 @@ _OPEN_STEPS: Final = frozenset({Action.ADD_LEARNER, Action.CATCH_UP})  # leaders
 class Steward:
     """One broker's part in its cluster."""
 
-    def __init__(
-        self, engine: Engine, node_id: str, metadata_seat: Seat, metadata_nodes: Mapping[int, str] | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, node_id: str) -> None:
         self.engine = engine
         self.node_id = node_id
         self.founding: bytes | None = None  # what the metadata's first leader should propose
-        self._seat = metadata_seat
-        self._metadata_nodes = dict(metadata_nodes or {})
+        self._seat = SOLE_SEAT  # of the metadata
+        self._metadata_nodes: Mapping[int, str] = {}
         self._steps = Steps(engine, self.route)
         self._cluster: Cluster | None = None  # as it was read last
         self._followed_index = -1
@@ -73,10 +71,11 @@ class Steward:
 
     # ------------------------------------------------------------------ what is held here
 
-    def open_metadata(self) -> Replica:
-        """Open set 0 as it was recorded when this broker became part of its cluster."""
+    def open_metadata(self, seat: Seat = SOLE_SEAT, nodes: Mapping[int, str] | None = None) -> Replica:
+        """Open set 0 as it was recorded when this broker became part of its cluster: before that it holds nothing."""
+        self._seat, self._metadata_nodes = seat, dict(nodes or {})
         self._unopened = set(self.engine.ledger.sets()) - {CLUSTER_SET}
-        replica = self.engine.open_set(CLUSTER_SET, self._seat)
+        replica = self.engine.open_set(CLUSTER_SET, seat)
         self._held_back_index = replica.node.last_index
         return replica
 

@@ -1,4 +1,4 @@
-"""What happens as time passes: everything that counts in ticks gets one, twenty times a second.
+"""The ticks: everything that counts time in ticks gets one, twenty times a second.
 
 The engine's Raft nodes, the steward and the attendant tick; the others hear a pulse; a disk that has become slow is
 noticed; and what the steward has to tell the metadata is proposed, again and again until it has taken effect.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lanner.broker.links.peers import Peers
+from lanner.broker.outages import Outages
+from lanner.broker.pace import Pace
+from lanner.broker.ports import Clock, Kick, Proposer, Spawn
+from lanner.broker.replicas.engine import Engine
+from lanner.broker.steward import Steward
+from lanner.broker.tries import Tries
 from lanner.errors import LannerError
-
-if TYPE_CHECKING:
-    from lanner.broker.node import Node
-    from lanner.broker.steward import Steward
 
 log = logging.getLogger("lanner.broker")
 
@@ -24,40 +27,69 @@ _REPORT_MS: Final = 5_000
 
 
 class Ticking:
-    """One broker's pulse."""
+    """The ticks of one broker."""
 
-    def __init__(self, node: Node, steward: Steward) -> None:
-        self._node = node
+    def __init__(
+        self,
+        engine: Engine,
+        steward: Steward,
+        tries: Tries,
+        outages: Outages,
+        peers: Peers,
+        pace: Pace,
+        *,
+        own_clock: Clock,
+        proposer: Proposer,
+        failed: asyncio.Future[LannerError],
+        kick: Kick,
+        spawn: Spawn,
+    ) -> None:
+        self._engine = engine
         self._steward = steward
+        self._tries = tries
+        self._outages = outages
+        self._peers = peers
+        self._pace = pace
+        self._own_clock = own_clock
+        self._proposer = proposer
+        self._failed = failed
+        self._kick = kick
+        self._spawn = spawn
+        self.leaving = False  # this broker says with every pulse that it stops
         self._ticks = 0
         self._reporting: set[bytes] = set()
 
     async def forever(self) -> None:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            if not self._node.failed.done():
+            if not self._failed.done():
                 self._tick()
 
     def _tick(self) -> None:
-        node, steward = self._node, self._steward
+        steward, peers = self._steward, self._peers
         self._ticks += 1
-        node.engine.tick()
-        steward.tick(node.peers.may_lead)
-        node.tries.tick()
+        self._engine.tick()
+        steward.tick(peers.may_lead)
+        self._tries.tick()
         self._watch_pace()
-        node.outages.advise()
-        if self._ticks % _PULSE_TICKS == 0 and node.peers.known:
-            node.peers.pulse(node.own_ms(), steward.led(), leaving=node.leaving or node.pace.slow)
-            node.peers.watch()
+        self._outages.advise()
+        if self._ticks % _PULSE_TICKS == 0 and peers.known:
+            self.pulse()
+            peers.watch()
         for command in steward.take_reports():
             if command not in self._reporting:
                 self._reporting.add(command)
-                node.spawn(self._report(command))
-        node.kick()
+                self._spawn(self._report(command))
+        self._kick()
+
+    def pulse(self) -> None:
+        """Tell the other brokers that this one lives, and what it leads."""
+        leaving = self.leaving or self._pace.slow
+        self._peers.pulse(self._own_clock.now_ms(), self._steward.led(), leaving=leaving)
 
     def _watch_pace(self) -> None:
-        """A disk that is slow leads nothing, if others are faster."""
-        pace = self._node.pace
+        """Notice a slow disk, and hand over what is led here while other disks are faster."""
+        pace = self._pace
         if pace.look():
             if pace.slow:
                 log.warning(
@@ -70,9 +102,9 @@ class Ticking:
             self._steward.hand_over()
 
     async def _report(self, command: bytes) -> None:
-        """Propose something that the steward found; it comes again until it has taken effect."""
+        """Propose a report of the steward, which repeats it until it has taken effect."""
         try:
-            await self._node.propose_cluster(command, timeout_ms=_REPORT_MS)
+            await self._proposer.propose(command, _REPORT_MS)
         except LannerError as error:
             log.info("a report to the metadata was not taken: %s", error.message)
         finally:

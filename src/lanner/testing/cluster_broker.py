@@ -205,9 +205,9 @@ class ClusterBroker(SimBroker):
         """Take the seat that was given to this broker at the founding, or when it joined."""
         self.place = place
         self.others.told(place.told)
-        self.steward = Steward(self.engine, self.node_id, place.seat, place.nodes)
+        self.steward = Steward(self.engine, self.node_id)
         self.steward.founding = self.founding
-        self.steward.open_metadata()
+        self.steward.open_metadata(place.seat, place.nodes)
         self.work()
 
     def stop(self, *, power: bool) -> None:

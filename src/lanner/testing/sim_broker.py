@@ -180,7 +180,7 @@ class SimBroker:
         self._forget()
         self.commits = []
         self._watch_sets()
-        self.steward = Steward(self.engine, "sim", SOLE_SEAT)
+        self.steward = Steward(self.engine, "sim")
         self.steward.open_metadata()
         self._run_until(lambda: self.engine.replica(CLUSTER_SET).leads)
         self.reconcile()

@@ -65,9 +65,9 @@ class Broker:
             tail_entries=flock.tail_entries,
             cache_bytes=1,
         )
-        self.steward = Steward(self.engine, self.node_id, self.seat, self.nodes)
+        self.steward = Steward(self.engine, self.node_id)
         self.steward.founding = flock.founding
-        self.steward.open_metadata()
+        self.steward.open_metadata(self.seat, self.nodes)
         self.tries = Tries(self.engine)
 
     def own_ms(self) -> int:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from lanner.broker.node import Node
-from lanner.broker.proposals import COMMAND_BYTES_MAX, OUTCOMES_MAX, Outcomes, Proposals, Waiting
+from lanner.broker.proposals import COMMAND_BYTES_MAX, OUTCOMES_MAX, Outcomes, Proposals
 from lanner.cluster import encode_rebalance
 from lanner.errors import (
     ConnectionLost,
@@ -27,49 +26,52 @@ from lanner.wire.peers import Proposed
 COMMAND = encode_rebalance(1)
 
 
-class FakeNode:
-    """A node that leads the metadata, or knows who does; each proposal meets the next fate of the script."""
+class Script:
+    """A broker that leads the metadata, or knows who does; each proposal meets the next outcome of the script."""
 
     node_id = "own"
 
-    def __init__(self, leader: str, *fates: Any) -> None:
+    def __init__(self, leader: str, *outcomes: Any) -> None:
         self.leader = leader
-        self.fates = list(fates)
-        self.engine = self
-        self.peers = self
+        self.outcomes = list(outcomes)
         self.metadata_index = 10
         self.asked: list[bytes] = []
-        self.proposals = Proposals(cast(Node, self))
+        self.followed = 0
+        self.proposals = Proposals("own", self, self, self, self, kick=lambda: None, follow=self.follow)
 
     def leader_of(self, set_id: int) -> str:
         return self.leader
 
-    def kick(self) -> None: ...
+    def is_alive(self, node_id: str) -> bool:
+        return True
+
+    def follow(self) -> None:
+        self.followed += 1
 
     def propose(self, set_id: int, command: bytes, on_applied: Callable[[Any], None]) -> int:
         self.asked.append(command)
-        fate = self.fates.pop(0)
-        if isinstance(fate, NotLeader):
-            raise fate
-        if fate is not None:
-            asyncio.get_running_loop().call_soon(self._apply, command, fate, on_applied)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, NotLeader):
+            raise outcome
+        if outcome is not None:
+            asyncio.get_running_loop().call_soon(self._apply, command, outcome, on_applied)
         return self.metadata_index + 1
 
-    def _apply(self, command: bytes, fate: Any, on_applied: Callable[[Any], None]) -> None:
-        lost = isinstance(fate, tuple)  # it takes effect, and nobody hears of it
+    def _apply(self, command: bytes, outcome: Any, on_applied: Callable[[Any], None]) -> None:
+        lost = isinstance(outcome, tuple)  # it takes effect, and nobody hears of it
         self.metadata_index += 1
-        self.proposals.outcomes.note(self.metadata_index, command, fate[0] if lost else fate)
-        on_applied(NotLeader("not known here") if lost else fate)
+        self.proposals.outcomes.note(self.metadata_index, command, outcome[0] if lost else outcome)
+        on_applied(NotLeader("not known here") if lost else outcome)
 
     async def call(self, node_id: str, command: Command, control: Control, bulk: Any, *, timeout_ms: int) -> Reply:
         assert (node_id, command) == (self.leader, Command.PROPOSE)
         self.asked.append(bulk[0])
-        fate = self.fates.pop(0)
-        if isinstance(fate, Exception):
-            raise fate
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
         self.metadata_index += 1
-        if fate is not None:
-            self.proposals.outcomes.note(self.metadata_index, bulk[0], fate)
+        if outcome is not None:
+            self.proposals.outcomes.note(self.metadata_index, bulk[0], outcome)
         return Reply(1, Command.PROPOSE, Proposed(self.metadata_index), memoryview(b""))
 
     async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
@@ -77,52 +79,52 @@ class FakeNode:
 
 
 async def test_a_leader_proposes_here_and_tells_what_it_came_to() -> None:
-    node = FakeNode("own", "made")
+    node = Script("own", "made")
     assert await node.proposals.propose(COMMAND, 1_000) == "made"
-    assert await FakeNode("own", "made").proposals.propose_here(COMMAND, 1_000) == (11, "made")
+    assert await Script("own", "made").proposals.propose_here(COMMAND, 1_000) == (11, "made")
 
 
 async def test_what_the_machine_refuses_is_raised() -> None:
     with pytest.raises(TopicExists):
-        await FakeNode("own", TopicExists()).proposals.propose(COMMAND, 1_000)
+        await Script("own", TopicExists()).proposals.propose(COMMAND, 1_000)
     with pytest.raises(TopicExists):
-        await FakeNode("other", TopicExists()).proposals.propose(COMMAND, 1_000)
+        await Script("other", TopicExists()).proposals.propose(COMMAND, 1_000)
 
 
 async def test_everybody_else_sends_it_to_the_leader_and_has_the_outcome_from_the_own_machine() -> None:
-    node = FakeNode("other", "made")
+    node = Script("other", "made")
     assert await node.proposals.propose(COMMAND, 1_000) == "made"
     assert node.asked == [COMMAND]
 
 
 async def test_it_is_tried_again_while_nobody_leads_or_the_connection_breaks() -> None:
-    node = FakeNode("other", ConnectionLost("cut"), NotLeader("not me"), ServiceUnavailable("draining"), "made")
+    node = Script("other", ConnectionLost("cut"), NotLeader("not me"), ServiceUnavailable("draining"), "made")
     assert await node.proposals.propose(COMMAND, 5_000) == "made"
     assert len(node.asked) == 4
 
 
 async def test_nobody_for_too_long_is_a_missed_deadline() -> None:
     with pytest.raises(DeadlineExceeded, match="nobody leads the metadata"):
-        await FakeNode("").proposals.propose(COMMAND, 50)
+        await Script("").proposals.propose(COMMAND, 50)
     with pytest.raises(DeadlineExceeded, match="did not commit in time"):
-        await FakeNode("own", None).proposals.propose(COMMAND, 50)
+        await Script("own", None).proposals.propose(COMMAND, 50)
 
 
 async def test_a_command_that_took_effect_unheard_is_not_reported_as_somebody_elses() -> None:
-    node = FakeNode("own", ("made",), TopicExists())
+    node = Script("own", ("made",), TopicExists())
     assert await node.proposals.propose(COMMAND, 5_000) == "made"
     assert node.asked == [COMMAND, COMMAND]
 
 
 async def test_what_somebody_else_did_before_is_still_a_conflict() -> None:
-    node = FakeNode("own", NotLeader("not yet"), TopicExists())
+    node = Script("own", NotLeader("not yet"), TopicExists())
     node.proposals.outcomes.note(9, COMMAND, "made")
     with pytest.raises(TopicExists):
         await node.proposals.propose(COMMAND, 5_000)
 
 
 async def test_an_outcome_that_came_within_a_snapshot_is_not_known() -> None:
-    node = FakeNode("other", None)
+    node = Script("other", None)
     with pytest.raises(ServiceUnavailable, match="outcome is not known"):
         await node.proposals.propose(COMMAND, 1_000)
 
@@ -130,7 +132,7 @@ async def test_an_outcome_that_came_within_a_snapshot_is_not_known() -> None:
 @pytest.mark.parametrize("size", [0, COMMAND_BYTES_MAX + 1])
 async def test_commands_are_bounded(size: int) -> None:
     with pytest.raises(ValidationError, match="too short or too long"):
-        await FakeNode("own").proposals.propose_here(b"x" * size, 1_000)
+        await Script("own").proposals.propose_here(b"x" * size, 1_000)
 
 
 def test_only_so_many_outcomes_are_kept() -> None:
@@ -141,24 +143,9 @@ def test_only_so_many_outcomes_are_kept() -> None:
     assert outcomes.at(OUTCOMES_MAX) == OUTCOMES_MAX
 
 
-async def test_those_who_wait_look_again_whenever_something_may_have_changed() -> None:
-    waiting, seen = Waiting(), []
-    waiter = asyncio.ensure_future(waiting.until(lambda: bool(seen)))
-    gone = asyncio.ensure_future(waiting.until(lambda: False))
-    await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.sleep(0)
-    waiting.look_again()
-    await asyncio.sleep(0)
-    assert not waiter.done()
-    seen.append(1)
-    waiting.look_again()
-    await asyncio.wait_for(waiter, 1)
-
-
 async def test_a_command_that_this_release_does_not_know_is_not_proposed() -> None:
     """Once it were committed, every broker that does not know it would stop."""
-    node = FakeNode("own")
+    node = Script("own")
     with pytest.raises(NotSupported, match="command 119 is not known"):
         await node.proposals.propose_here(b"\x77\x01\x90", 1_000)
     assert node.asked == []

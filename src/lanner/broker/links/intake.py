@@ -9,19 +9,23 @@ not here is ignored.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from lanner.broker.links.acquaintances import present
-from lanner.broker.links.founding import founder_of, registration_of
+from lanner.broker.clock import LeaderClock
+from lanner.broker.links.admission import Admission, Serving
+from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.links.notices import Notices
+from lanner.broker.links.peers import Peers
+from lanner.broker.ports import Fail, Kick
+from lanner.broker.proposals import Proposals
 from lanner.broker.replicas import snapshots
-from lanner.broker.replicas.engine import CLUSTER_SET
+from lanner.broker.replicas.engine import CLUSTER_SET, Engine
 from lanner.broker.settings import parse_address
-from lanner.cluster import BrokerState, Cluster, encode_register_broker
+from lanner.broker.tries import Tries
+from lanner.cluster import BrokerState
 from lanner.errors import (
     BrokerRemoved,
     ConflictError,
-    DeadlineExceeded,
     ProtocolError,
     RemoteProtocolError,
     ServiceUnavailable,
@@ -31,33 +35,62 @@ from lanner.errors import (
 from lanner.raft import decode_message
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, PeerHello
-from lanner.wire.peers import PeerInfo, PeerInfoReply, Proposed, RaftFrame
-
-if TYPE_CHECKING:
-    from lanner.broker.node import Node
+from lanner.wire.peers import Proposed, Pulse, RaftFrame
 
 log = logging.getLogger("lanner.peers")
 
 _RAFT, _PULSE = Command.RAFT, Command.PULSE
 PROPOSE_TIMEOUT_MS: Final = 10_000
-REPLICA_TIMEOUT_MS: Final = 3_000
+
+
+class Routing(Protocol):
+    """Knows where the replicas of sets are."""
+
+    def learn_route(self, set_id: int, replica_id: int, node_id: str) -> None:
+        """Take note that a message of this replica came from that broker."""
+
+    def peer_silent(self, node_id: str) -> None:
+        """Take note that a broker is no longer heard."""
 
 
 class Intake:
-    """One broker's ear for the others."""
+    """Takes what other brokers send to this one."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        membership: ClusterMembership,
+        admission: Admission,
+        engine: Engine,
+        routing: Routing,
+        tries: Tries,
+        peers: Peers,
+        clock: LeaderClock,
+        proposals: Proposals,
+        readiness: Serving,
+        *,
+        kick: Kick,
+        fail: Fail,
+    ) -> None:
+        self._membership = membership
+        self._admission = admission
+        self._engine = engine
+        self._routing = routing
+        self._tries = tries
+        self._peers = peers
+        self._clock = clock
+        self._proposals = proposals
+        self._readiness = readiness
+        self._kick = kick
+        self._fail = fail
         self._notices = Notices(log)
 
     @property
     def open_to_clients(self) -> bool:
-        return self._node.serving
+        return self._readiness.serving
 
     def greet(self, peer: PeerHello) -> None:
         """Another broker connects; ConflictError when it belongs to another cluster."""
-        node = self._node
-        ours = node.cluster_id
+        ours, own = self._membership.cluster_id, self._membership.node_id
         if ours and peer.cluster_id and peer.cluster_id != ours:
             self._notices.say(
                 peer.node_id,
@@ -71,11 +104,11 @@ class Intake:
             )
         if not ours or peer.cluster_id != ours:
             return
-        if peer.node_id == node.node_id and peer.address == node.place.hello.address:
+        if peer.node_id == own and peer.address == self._membership.hello.address:
             raise ConflictError(
                 "you have dialled yourself: another broker is no longer where it was", node_id=peer.node_id
             )
-        if peer.node_id == node.node_id:
+        if peer.node_id == own:
             self._notices.say(
                 peer.node_id,
                 f"another broker ({peer.address}) runs on a copy of this data directory: stop one of them",
@@ -90,10 +123,32 @@ class Intake:
             address = parse_address(peer.address, "address")
         except ValidationError:
             address = None
-        self._node.met(peer, address)
+        self._membership.meet(peer.node_id)
+        self._peers.set_peers(self._membership.brokers())
+        self._peers.met(peer, address)
+
+    def _hear(self, node_id: str, pulse: Pulse) -> None:
+        if node_id in self._peers:
+            self._clock.observe(node_id, pulse.now_ms)
+        self._peers.heard(node_id, pulse, self._engine.cluster.sets)
+
+    def gone_silent(self, node_id: str) -> None:
+        """Take note that a broker is no longer heard, or no longer belongs to the cluster.
+
+        The clock of a silent broker still counts: a leader that is cut off with a clock an hour ahead would believe
+        that one, and what it decides then may be committed once it is heard again. Only when it is removed it does not.
+        """
+        if node_id not in self._peers:
+            self._clock.forget(node_id)
+        self._routing.peer_silent(node_id)
+        self._kick()
+
+    def _is_one_of_us(self, peer: PeerHello) -> bool:
+        """Whether both brokers belong to the same cluster, and its metadata is open here."""
+        return CLUSTER_SET in self._engine.replicas and peer.cluster_id == self._membership.cluster_id
 
     def _refuse_removed(self, node_id: str) -> None:
-        known = self._node.engine.cluster.brokers.get(node_id) if self._node.serving else None
+        known = self._engine.cluster.brokers.get(node_id) if self._readiness.serving else None
         if known is not None and (known.state is BrokerState.REMOVED or known.lost):
             raise BrokerRemoved(
                 f"broker {known.name!r} ({node_id}) was removed from the cluster, or replaced under its name; to use "
@@ -102,39 +157,37 @@ class Intake:
             )
 
     def take(self, peer: PeerHello, request: Request) -> None:
-        """A frame that is not answered. Whatever it raises ends the connection."""
-        if self._node.steward is None or peer.cluster_id != self._node.cluster_id:
-            return  # one of the two does not belong to the cluster yet
-        if peer.node_id not in self._node.peers and self._node.place.meet(peer.node_id):
+        """Take a frame that is not answered. What this raises ends the connection."""
+        if not self._is_one_of_us(peer):
+            return
+        if peer.node_id not in self._peers and self._membership.meet(peer.node_id):
             self._meet(peer)  # it connected when this broker did not belong to the cluster yet
         command = request.command
         if command is _RAFT:
             self._take_raft(peer.node_id, request.control, request.bulk)
         elif command is _PULSE:
             self._refuse_removed(peer.node_id)  # it was let in before; when it dials again it is told why
-            self._node.heard(peer.node_id, request.control)
+            self._hear(peer.node_id, request.control)
         elif command is Command.SNAPSHOT:
             self._take_snapshot(peer.node_id, request.bulk)
         elif command is Command.REPORT:
-            self._node.tries.hear(request.control.items)
-            self._node.kick()
+            self._tries.hear(request.control.items)
+            self._kick()
 
     def _take_raft(self, node_id: str, frame: RaftFrame, bulk: memoryview) -> None:
-        node = self._node
-        steward, step = node.steward, node.engine.step
-        assert steward is not None, "looked at before"
+        learn_route, step = self._routing.learn_route, self._engine.step
         start, end = 0, len(bulk)
         if sum(size for _, size in frame.items) != end:
             raise RemoteProtocolError(f"a RAFT frame has {end} bytes of messages, and announces another number")
-        node.kick()
+        self._kick()
         for set_id, size in frame.items:
             stop = start + size
             message = decode_message(bulk[start:stop])
-            steward.learn_route(set_id, message.sender, node_id)
+            learn_route(set_id, message.sender, node_id)
             try:
                 step(set_id, message)
             except StorageDamaged as error:
-                node.fail(error)
+                self._fail(error)
                 return
             except ProtocolError as error:
                 log.error("a message of set %d from broker %s is not possible: %s", set_id, node_id[:8], error.message)
@@ -142,57 +195,21 @@ class Intake:
             start = stop
 
     def _take_snapshot(self, node_id: str, bulk: memoryview) -> None:
-        node = self._node
-        assert node.steward is not None, "looked at before"
         value = snapshots.decode(bulk)
-        node.steward.learn_route(value.set_id, value.sender, node_id)
-        node.engine.step_snapshot(value)
-        node.kick()
+        self._routing.learn_route(value.set_id, value.sender, node_id)
+        self._engine.step_snapshot(value)
+        self._kick()
 
     # ------------------------------------------------------------------ questions
 
     async def answer(self, peer: PeerHello, request: Request) -> Control:
-        """PEER_INFO and PROPOSE."""
+        """Answer PEER_INFO and PROPOSE."""
         if request.command is Command.PEER_INFO:
-            return await self._info(request.control)
-        node = self._node
-        if not node.cluster_id or peer.cluster_id != node.cluster_id or node.steward is None:
+            return await self._admission.answer(request.control)
+        if not self._is_one_of_us(peer):
             raise ServiceUnavailable("this broker does not belong to the cluster yet")
-        index, _ = await node.proposals.propose_here(bytes(request.bulk), PROPOSE_TIMEOUT_MS)
+        index, _ = await self._proposals.propose_here(bytes(request.bulk), PROPOSE_TIMEOUT_MS)
         return Proposed(index)
-
-    async def _info(self, asked: PeerInfo) -> PeerInfoReply:
-        node = self._node
-        own, founding = founder_of(node.registration), node.founding
-        if founding is None:
-            return PeerInfoReply(own, seeds=list(node.settings.seeds))
-        founders = [founder_of(founder) for founder in founding.founders]
-        if not asked.join:
-            return PeerInfoReply(own, founding.cluster_id, founders)
-        if not node.serving:
-            raise ServiceUnavailable("the broker there does not know itself yet who leads the metadata")
-        replica_id = await self._register(asked)
-        brokers = [founder_of(one) for one in present(node.engine.cluster.brokers)]
-        return PeerInfoReply(own, founding.cluster_id, founders, replica_id, brokers=brokers)
-
-    async def _register(self, asked: PeerInfo) -> int:
-        """Have the cluster take the asker in; which replica of the metadata it will be, 0 while that is open."""
-        node, newcomer = self._node, registration_of(asked.asker)
-        cluster = node.engine.cluster
-        namesakes = [one.node_id for one in cluster.brokers.values() if one.name == newcomer.name and not one.lost]
-        replaces = not any(one != newcomer.node_id and node.peers.is_alive(one) for one in namesakes)
-        await node.propose_cluster(encode_register_broker(newcomer, node.own_ms(), replaces=replaces))
-        try:
-            await node.until(lambda: _place(node.engine.cluster, newcomer.node_id) > 0, REPLICA_TIMEOUT_MS)
-        except DeadlineExceeded:
-            return 0
-        return _place(node.engine.cluster, newcomer.node_id)
-
-
-def _place(cluster: Cluster, node_id: str) -> int:
-    record = cluster.sets.get(CLUSTER_SET)
-    replica = None if record is None else record.replica_on(node_id)
-    return 0 if replica is None else replica.replica_id
 
 
 __all__ = ["Intake"]

@@ -21,6 +21,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from lanner import limits
+from lanner.broker.links.identity import Address
 from lanner.broker.links.notices import Notices
 from lanner.broker.replicas import snapshots
 from lanner.broker.settings import join_address
@@ -49,8 +50,6 @@ _BACKOFF_SECONDS_MIN: Final = 0.05
 _BACKOFF_SECONDS_MAX: Final = 1.0
 _BULK: Final = frozenset(int(kind) for kind in (MessageKind.APPEND, MessageKind.COMMIT, MessageKind.SNAPSHOT))
 
-Address = tuple[str, int]
-
 
 class Home(Protocol):
     """What the links need to know of the broker they belong to."""
@@ -62,8 +61,6 @@ class Home(Protocol):
     @property
     def seeds(self) -> Sequence[Address]: ...
     def addresses_of(self, node_id: str) -> Sequence[Address]: ...
-    def unreachable(self, set_id: int, replica_id: int) -> None: ...
-    def removed(self, error: BrokerRemoved) -> None: ...
 
 
 class _Line:
@@ -123,7 +120,7 @@ class _Line:
 
     def _give_up(self, messages: Sequence[tuple[int, Message]]) -> None:
         for set_id, message in messages:
-            self._peers.home.unreachable(set_id, message.receiver)
+            self._peers.on_unreachable(set_id, message.receiver)
 
     async def _run(self) -> None:
         backoff = _BACKOFF_SECONDS_MIN
@@ -212,6 +209,8 @@ class Peers:
         self.leaders: dict[int, tuple[int, str]] = {}
         self.on_silent: Callable[[str], None] = lambda _node_id: None
         self.on_reached: Callable[[str], None] = lambda _node_id: None
+        self.on_unreachable: Callable[[int, int], None] = lambda _set_id, _replica_id: None  # a message is lost
+        self.on_removed: Callable[[BrokerRemoved], None] = lambda _error: None  # another broker says so of this one
         self._peers: dict[str, _Peer] = {}
         self._heard: dict[str, float] = {}
         self._leaving: set[str] = set()  # those who said that they stop
@@ -226,7 +225,7 @@ class Peers:
 
     # ------------------------------------------------------------------ who there is
 
-    def know(self, node_ids: Sequence[str]) -> None:
+    def set_peers(self, node_ids: Sequence[str]) -> None:
         """Keep lines to exactly these brokers."""
         if self._closed:
             return
@@ -284,13 +283,22 @@ class Peers:
         """Whether leadership may go there: it lives, and has not said that it stops."""
         return node_id not in self._leaving and self.is_alive(node_id)
 
+    @property
+    def others_may_lead(self) -> bool:
+        """Whether there are other brokers that neither stop nor have a slow disk."""
+        return any(map(self.may_lead, self._peers))
+
+    def address_of(self, node_id: str) -> Address | None:
+        """Return the likeliest address of a broker's native door; None when none is known."""
+        return next(iter(self.addresses_of(node_id)), None)
+
     def forget_leaders(self, sets: Container[int]) -> None:
         """Of sets that are no longer there."""
         for set_id in [one for one in self.leaders if one not in sets]:
             del self.leaders[set_id]
 
     def shown(self, node_id: str) -> str:
-        address = next(iter(self.addresses_of(node_id)), None)
+        address = self.address_of(node_id)
         return f"broker {node_id[:8]}" + ("" if address is None else f" at {join_address(*address)}")
 
     def say(self, node_id: str, text: str) -> None:
@@ -315,7 +323,7 @@ class Peers:
             try:
                 return await self._dial_at(node_id, host, port, bulk=bulk)
             except BrokerRemoved as error:
-                self.home.removed(error)
+                self.on_removed(error)
                 raise
             except LannerError as error:
                 problem = error
@@ -350,7 +358,7 @@ class Peers:
         """To be sent by the next `flush`."""
         peer = self._peers.get(node_id)
         if peer is None:
-            self.home.unreachable(set_id, message.receiver)
+            self.on_unreachable(set_id, message.receiver)
             return
         line = peer.bulk if message.kind in _BULK else peer.pulse
         line.outbox.append((set_id, message))

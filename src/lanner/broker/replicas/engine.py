@@ -32,7 +32,6 @@ from typing import Any, Final, NamedTuple
 from lanner import features, limits
 from lanner.broker.replicas.closing import Closing
 from lanner.broker.replicas.damage import Damages
-from lanner.broker.replicas.dues import Dues
 from lanner.broker.replicas.headers import KnownHeaders
 from lanner.broker.replicas.installs import Incoming, Installs
 from lanner.broker.replicas.keeping import Keeping, transform
@@ -44,6 +43,7 @@ from lanner.broker.replicas.restoring import is_sole, restore
 from lanner.broker.replicas.saves import SaveJob
 from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
+from lanner.broker.replicas.timers import Timers
 from lanner.cluster import Cluster
 from lanner.errors import LannerError, PartitionNotFound, StorageDamaged, UnknownRecord
 from lanner.ledger import Commit, CommitItem, Files, Ledger
@@ -99,7 +99,7 @@ class Engine:
         self._delayed: dict[int, Replica] = {}  # with something for the next commit, while one is in flight
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
         self._saving: SaveJob | None = None
-        self.dues = Dues()
+        self.timers = Timers()
         self._unsaved: dict[int, Replica] = {}
         self._load_here = Load()
         self._messages: list[tuple[int, Message]] = []
@@ -121,6 +121,11 @@ class Engine:
         machine = self.replicas[CLUSTER_SET].machine
         assert isinstance(machine, Cluster)
         return machine
+
+    @property
+    def metadata_index(self) -> int:
+        """How far the metadata is applied here."""
+        return self.replicas[CLUSTER_SET].node.applied_index
 
     @property
     def feature_level(self) -> int:
@@ -171,7 +176,7 @@ class Engine:
         """Nothing drives the set any more; where it stands may still be saved."""
         for known in (self._dirty, self._delayed) if save else (self._dirty, self._delayed, self._unsaved):
             known.pop(set_id, None)
-        for part in (self.dues, self._rest, self.tails, self.installs):
+        for part in (self.timers, self._rest, self.tails, self.installs):
             part.forget(set_id)
         self.sending.give_up(set_id)
         return self.replicas.pop(set_id, None)
@@ -188,10 +193,10 @@ class Engine:
         self.settings[set_id] = settings
         replica = self.replicas.get(set_id)
         if replica is not None:
-            self.dues.look_again(replica)
+            self.timers.reschedule(replica)
 
     def _settings_of(self, set_id: int) -> TopicSettings:
-        return self.dues.settings_now(self.settings.get(set_id) or _DEFAULT_SETTINGS)
+        return self.timers.settings_now(self.settings.get(set_id) or _DEFAULT_SETTINGS)
 
     def wake(self, set_id: int) -> None:
         """Something happened to a set from outside: look at it in the next pump, and tick it again if it rests."""
@@ -232,6 +237,12 @@ class Engine:
         self._rest.heard(replica, message)
         if replica.node.has_ready():
             self._dirty[set_id] = replica
+
+    def report_unreachable(self, set_id: int, replica_id: int) -> None:
+        """Tell a set's Raft node that a message to another replica is lost."""
+        replica = self.replicas.get(set_id)
+        if replica is not None:
+            replica.node.report_unreachable(replica_id)
 
     def take_messages(self) -> list[tuple[int, Message]]:
         """What is to be sent to other replicas, as (set, message); handed out once. Losing some costs only time."""
@@ -383,7 +394,7 @@ class Engine:
             replica.applied_news = False
             self._unsaved[replica.set_id] = replica
             if replica.set_id != CLUSTER_SET:
-                self.dues.look_again(replica)
+                self.timers.reschedule(replica)
         if replica.stopped is not None:
             self.closing.stop(replica, replica.stopped)
 
@@ -398,17 +409,17 @@ class Engine:
             self._dirty[replica.set_id] = replica
         self.sending.tick()
         self.installs.tick()
-        for set_id in self.dues.take(now_ms, self._settings_of):
+        for set_id in self.timers.take(now_ms, self._settings_of):
             due = self.replicas.get(set_id)
             if due is not None and due.node.own_term_applied:
                 self.ask(set_id, Tick(), self._ticked(due))
 
     def _ticked(self, replica: Replica) -> OnAnswer:
-        def look_again(_answer: Any, _index: int) -> None:
+        def reschedule(_answer: Any, _index: int) -> None:
             if not replica.closed:
-                self.dues.look_again(replica)
+                self.timers.reschedule(replica)
 
-        return look_again
+        return reschedule
 
     # ------------------------------------------------------------------ saving
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.broker.test_engine import Broker
 
 from lanner import batch, features
 from lanner.broker.replicas.keeping import transform
@@ -19,7 +20,6 @@ from lanner.partition import (
     batch_start,
     encode_stage,
 )
-from tests.unit.broker.test_engine import Broker
 
 ATTEMPT = b"an attempt of it"
 

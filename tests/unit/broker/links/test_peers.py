@@ -62,12 +62,6 @@ class Home:
     def addresses_of(self, node_id: str) -> Sequence[Address]:
         return self.where.get(node_id, [])
 
-    def unreachable(self, set_id: int, replica_id: int) -> None:
-        self.lost.append((set_id, replica_id))
-
-    def removed(self, error: BrokerRemoved) -> None:
-        self.removals.append(error)
-
 
 class Other:
     """A broker at the other end: it keeps what it hears, by the kind of connection."""
@@ -125,7 +119,9 @@ async def pair(other: Other, *, rate: int = 1 << 30) -> AsyncIterator[tuple[Home
     home = Home()
     home.where["other"] = [await other.listener.start("127.0.0.1", 0)]
     peers = Peers(home, rng=Random(1), snapshot_bytes_per_second=rate)
-    peers.know(["other", "own"])
+    peers.on_unreachable = lambda set_id, replica_id: home.lost.append((set_id, replica_id))
+    peers.on_removed = home.removals.append
+    peers.set_peers(["other", "own"])
     try:
         await until(lambda: len(other.links) >= 2 or other.node_id != "other" or other.cluster_id != "cluster")
         await asyncio.sleep(0.02)
@@ -236,7 +232,7 @@ async def test_a_broker_that_is_no_longer_wanted_is_hung_up_on() -> None:
     async with pair(other) as (home, peers):
         peers.heard("other", Pulse(1), {1})
         assert peers.is_alive("other")
-        peers.know([])
+        peers.set_peers([])
         assert peers.known == []
         assert not peers.is_alive("other")
         await until(lambda: not other.listener.links)

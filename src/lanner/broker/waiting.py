@@ -1,0 +1,41 @@
+"""Waiting for what commits, messages or time may bring about: a condition is looked at whenever something may have
+changed, and given up when the broker fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from lanner.errors import DeadlineExceeded, LannerError
+
+
+class Waiting:
+    """The callers on one broker that wait for a condition."""
+
+    def __init__(self, failed: asyncio.Future[LannerError]) -> None:
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def wake(self) -> None:
+        """Have every caller look at its condition again: something may have changed."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def until(self, condition: Callable[[], bool], timeout_ms: int | None = None) -> None:
+        """Return when the condition holds; DeadlineExceeded when it does not in time, and why the broker failed."""
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1_000):
+                while not condition():
+                    if self._failed.done():
+                        raise self._failed.result()
+                    waiter: asyncio.Future[None] = self._loop.create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise DeadlineExceeded() from None
+
+
+__all__ = ["Waiting"]
