@@ -92,7 +92,7 @@ async def test_queue_workers_get_the_others_and_the_damaged_one_is_dead(tmp_path
     assert seen == [VALUES[0], VALUES[2]]
     letters = (await service.dead_letters(ANONYMOUS, "orders", "billing", None, 0, 10)).letters
     assert [(letter.offset, letter.reason) for letter in letters] == [(1, "damaged")]
-    assert server.node.ready
+    assert server.node.readiness.complete
     await server.stop()
 
 
@@ -202,10 +202,10 @@ async def test_a_scrub_that_an_operator_asks_for_finds_it(tmp_path: Path) -> Non
     async with lanner.connect("{}:{}".format(*server.native_address)) as queue:
         before = await queue.admin.scrub_progress(server.node.node_id)
         assert (before.running, before.passes, before.entries) == (False, 0, 0)
-        begun = await queue.admin.scrub(server.node.name)
+        begun = await queue.admin.scrub(server.node.identity.name)
         assert (begun.running, begun.passes, begun.expected_bytes > 0) == (True, 0, True)
         async with asyncio.timeout(20):
-            while (found := await queue.admin.scrub_progress(server.node.name)).running:
+            while (found := await queue.admin.scrub_progress(server.node.identity.name)).running:
                 await asyncio.sleep(0.01)
     assert (found.passes, found.damaged) == (1, 1)
     assert found.entries >= len(VALUES) and found.rows > 5 and found.read_bytes > sum(map(len, VALUES))

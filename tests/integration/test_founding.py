@@ -78,17 +78,20 @@ class Flock:
 
     async def make_topic(self, number: int, name: str = "orders") -> None:
         settings = TopicSettings(partitions=3, replication=3)
-        await self.servers[number].node.propose_cluster(encode_create_topic(name, settings, 1))
+        await self.servers[number].node.proposals.propose(encode_create_topic(name, settings, 1))
 
     async def until_all(self, seconds: float = SECONDS) -> None:
         """Everybody has applied the same metadata and is ready."""
         nodes = [server.node for server in self.servers.values()]
         async with asyncio.timeout(seconds):
-            while not all(node.ready for node in nodes) or len({node.metadata_index for node in nodes}) > 1:
+            while (
+                not all(node.readiness.complete for node in nodes)
+                or len({node.engine.metadata_index for node in nodes}) > 1
+            ):
                 await asyncio.sleep(0.02)
 
     def cluster_ids(self) -> set[str]:
-        return {server.node.cluster_id for server in self.servers.values()}
+        return {server.node.membership.cluster_id for server in self.servers.values()}
 
 
 @pytest.fixture
@@ -121,7 +124,7 @@ async def test_three_brokers_found_one_cluster_and_replicate(flock: Flock) -> No
         assert {broker.name for broker in cluster.brokers.values()} == {"broker0", "broker1", "broker2"}
         assert all(broker.state is BrokerState.ACTIVE for broker in cluster.brokers.values())
         assert len(server.node.engine.replicas) == 4
-    leaders = {server.node.leader_of(1) for server in flock.servers.values()}
+    leaders = {server.node.leaders.leader_of(1) for server in flock.servers.values()}
     assert len(leaders) == 1 and "" not in leaders
 
 
@@ -130,7 +133,7 @@ async def test_nobody_votes_before_every_seed_was_heard(flock: Flock) -> None:
     starting = [asyncio.ensure_future(server.start()) for server in two]
     await asyncio.sleep(1)
     assert not any(task.done() for task in starting)
-    assert [server.node.steward for server in two] == [None, None]
+    assert [server.node.membership.founding for server in two] == [None, None]
     with pytest.raises(ServiceUnavailable, match="does not belong to its cluster yet"):
         await open_connection(*split(flock.addresses[0]))
     flock.servers |= dict(enumerate(two))
@@ -163,7 +166,7 @@ async def test_a_broker_alone_founds_a_cluster_of_one_and_keeps_its_id(flock: Fl
 async def test_data_without_a_record_goes_on_as_a_cluster_of_one_if_it_was_one(flock: Flock) -> None:
     await flock.start(0, seeds=())
     (cluster_id,) = flock.cluster_ids()
-    await flock.servers[0].node.propose_cluster(encode_create_topic("orders", TopicSettings(partitions=1), 1))
+    await flock.servers[0].node.proposals.propose(encode_create_topic("orders", TopicSettings(partitions=1), 1))
     await flock.stop()
     (flock.path / "0" / "founding.json").unlink()
     await flock.start(0)  # the seeds are not asked: there is data
@@ -206,9 +209,9 @@ async def test_a_wiped_disk_under_a_known_name_joins_as_a_learner_and_never_vote
     await flock.start(2)
     fresh = flock.servers[2].node
     assert fresh.node_id != old_node_id
-    assert fresh.founding is not None and fresh.founding.joined
-    assert fresh.founding.replica_id > 3, "an id that has voted is never given again"
-    assert fresh.engine.replicas[0].node.node_id == fresh.founding.replica_id
+    assert fresh.membership.founding is not None and fresh.membership.founding.joined
+    assert fresh.membership.founding.replica_id > 3, "an id that has voted is never given again"
+    assert fresh.engine.replicas[0].node.node_id == fresh.membership.founding.replica_id
     brokers = flock.servers[0].node.engine.cluster.brokers
     assert brokers[old_node_id].successor == fresh.node_id
     await flock.until_all()
@@ -223,7 +226,7 @@ async def test_the_first_seed_with_a_wiped_disk_founds_nothing_new(flock: Flock)
     await asyncio.sleep(1.2)
     await flock.start(0)
     assert flock.cluster_ids() == before
-    founding = flock.servers[0].node.founding
+    founding = flock.servers[0].node.membership.founding
     assert founding is not None and founding.joined
 
 
@@ -287,9 +290,9 @@ async def test_a_newcomer_that_crashed_before_it_got_the_metadata_needs_no_found
     await flock.start(0, 1, 2)
     await flock.start(3, join=flock.addresses[0])
     node = flock.servers[3].node
-    assert node.founding is not None
-    assert {one.name for one in node.founding.brokers} == {"broker0", "broker1", "broker2"}
-    assert {one.node_id for one in node.founding.told} == set(node.peers.known)
+    assert node.membership.founding is not None
+    assert {one.name for one in node.membership.founding.brokers} == {"broker0", "broker1", "broker2"}
+    assert {one.node_id for one in node.membership.founding.told} == set(node.peers.known)
 
 
 async def test_brokers_join_one_that_stood_alone(flock: Flock) -> None:
@@ -469,7 +472,7 @@ async def test_garbage_from_a_peer_ends_its_connection_and_nothing_else(
     link = await open_connection(*split(flock.addresses[0]), peer=peer_hello(flock))
     link.tell(Command.RAFT, frame, [bulk])
     await asyncio.wait_for(link.closed, SECONDS)
-    assert flock.servers[0].node.ready
+    assert flock.servers[0].node.readiness.complete
     with pytest.raises((ProtocolError, ConnectionLost)):
         link.tell(Command.RAFT, frame, [bulk])
 
@@ -480,6 +483,10 @@ async def test_anybody_may_ask_who_a_broker_is(flock: Flock) -> None:
     reply = (await link.request(Command.PEER_INFO, PeerInfo(Founder("a", "b", {})))).control
     node = flock.servers[0].node
     assert isinstance(reply, PeerInfoReply)
-    assert (reply.cluster_id, reply.broker.node_id, reply.broker.name) == (node.cluster_id, node.node_id, "broker0")
+    assert (reply.cluster_id, reply.broker.node_id, reply.broker.name) == (
+        node.membership.cluster_id,
+        node.node_id,
+        "broker0",
+    )
     assert [founder.node_id for founder in reply.founders] == [node.node_id]
     await link.close()

@@ -22,7 +22,7 @@ async def first_offset(service: Service) -> int:
 
 async def trimmed(server: Server, service: Service) -> None:
     """Until retention has taken everything."""
-    await server.node.until(lambda: _first(service) == _end(service), 10_000)
+    await server.node.waiting.until(lambda: _first(service) == _end(service), 10_000)
 
 
 def _first(service: Service) -> int:
