@@ -149,4 +149,4 @@ async def test_a_newcomer_is_told_of_the_cluster_and_not_taken_in_before_this_br
     assert [one.node_id for one in reply.founders] == ["node-a", "node-b", "node-c"]
     ears.serving = False
     with pytest.raises(ServiceUnavailable, match="does not know itself yet"):
-        await ears.intake.answer(hello("d", ""), request._replace(control=PeerInfo(asker, join=True)))
+        await ears.intake.answer(hello("d", ""), asked(Command.PEER_INFO, PeerInfo(asker, join=True)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.test_replication import EVERYBODY, Broker, Brokers
 
 from lanner import limits
 from lanner.broker.replicas.engine import CLUSTER_SET
@@ -13,6 +12,7 @@ from lanner.errors import NotLeader
 from lanner.ledger import Commit, perform
 from lanner.partition import Appended, Poll
 from lanner.raft import Message, MessageKind, Role
+from tests.unit.broker.replicas.test_replication import EVERYBODY, Broker, Brokers
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.broker.test_engine import Broker
 
 from lanner import batch, features
 from lanner.broker.replicas.keeping import transform
@@ -20,6 +19,7 @@ from lanner.partition import (
     batch_start,
     encode_stage,
 )
+from tests.unit.broker.replicas.test_engine import Broker
 
 ATTEMPT = b"an attempt of it"
 
