@@ -52,7 +52,7 @@ def priority_name(priority: int) -> str | int:
 def check_name(name: object, what: str = "name") -> str:
     """The name itself, if it may be one."""
     if not isinstance(name, str) or not limits.NAME_PATTERN.match(name) or name in (".", ".."):
-        shown = repr(name)[:80]
+        shown = repr(name) if len(repr(name)) <= 80 else repr(name)[:80] + "…"
         raise ValidationError(
             f"{what} {shown} is not valid: use 1 to {limits.NAME_LENGTH_MAX} of the characters A-Z a-z 0-9 . _ - "
             "(and not '.' or '..')",

@@ -11,7 +11,7 @@ import typer
 
 from lanner.cli import parsing
 from lanner.cli.options import SERVERS_DEFAULT, AsJson, Partition, Servers, Topic
-from lanner.cli.screen import Screen, count_text, text_of
+from lanner.cli.screen import Screen, count_text, harmless, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,8 +92,9 @@ def publish(
     began = time.monotonic()
     total = screen.with_queue(servers, lambda queue: _pump(screen, queue, send, began))
     seconds = max(time.monotonic() - began, 1e-6)
+    messages = "message" if total == 1 else "messages"
     screen.say(
-        f"Published {count_text(total)} messages in {seconds:.2f} s ({count_text(total / seconds)} a second).",
+        f"Published {count_text(total)} {messages} in {seconds:.2f} s ({count_text(total / seconds)} a second).",
         {"published": total, "seconds": round(seconds, 3), "rate": round(total / seconds)},
     )
 
@@ -235,14 +236,14 @@ def _show(screen: Screen, message: Shown, values: bool) -> None:
         screen.document(as_document(message))
         return
     text, _ = text_of(message.value)
-    if values:
-        sys.stdout.write(f"{text}\n")
+    if values:  # as they are, for programs
+        sys.stdout.write(f"{harmless(text or '') if sys.stdout.isatty() else text}\n")
         return
     from lanner.model import priority_name
 
     name = typer.style(f"{priority_name(message.priority)!s:>6}", fg=_COLOURS.get(message.priority))
     retry = typer.style(f" (attempt {message.attempt})", fg="yellow") if message.attempt > 1 else ""
-    typer.echo(f"{name}  {typer.style(message.id, dim=True)}{retry}  {text}")
+    typer.echo(f"{name}  {typer.style(message.id, dim=True)}{retry}  {harmless(text or '')}")
 
 
 class _Progress:
@@ -252,6 +253,7 @@ class _Progress:
         self._shown = not as_json and sys.stderr.isatty()
         self._progress: Any = None
         self._task: Any = None
+        self._total = 0
 
     def __enter__(self) -> _Progress:
         if self._shown:
@@ -272,10 +274,13 @@ class _Progress:
         return self
 
     def show(self, total: int, seconds: float) -> None:
+        self._total = total
         if self._progress is not None:
             rate = f"{count_text(total / max(seconds, 1e-6))} a second"
             self._progress.update(self._task, completed=total, rate=rate)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
+            if kind is not None:  # the counter is gone, and how far it came is worth knowing
+                self._progress.console.print(f"Stopped; at least {self._total:,} published.", highlight=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,9 @@ EXIT_REMOVED: Final = 3  # of `lanner up`: the cluster has let go of this broker
 EXIT_DAMAGED: Final = 4  # of `lanner up`: what is on disk is damaged; starting it again changes nothing
 EXIT_DIFFERENT: Final = 3  # of `lanner audit`: it was done, and not everything is as it should be
 _WIDE = 1_000
+_NARROW_COLUMN: Final = 8  # a column that is narrower than this and than its words is no longer read
+_BETWEEN_COLUMNS: Final = 3
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Screen:
@@ -58,19 +62,34 @@ class Screen:
         from rich import box
         from rich.table import Column, Table
 
+        cells = [[_cell(value) for value in row] for row in rows]
+        if self.console.is_terminal and _width_of(columns, cells) > self.console.width:
+            self._list(columns, cells, title)
+            return
         folding = [Column(name, overflow="fold") for name in columns]  # an address cut short is worth nothing
         table = Table(*folding, title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-        for row in rows:
-            table.add_row(*(_cell(value) for value in row))
+        for row in cells:
+            table.add_row(*row)
         self.console.print(table)
+
+    def _list(self, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], title: str | None) -> None:
+        """The rows of a table one below the other, where the screen is too narrow for them."""
+        if title:
+            self.console.print(title, style="italic", markup=False)
+        for row in rows:
+            self.console.print()
+            self._pairs(zip(columns, row, strict=True))
 
     def facts(self, facts: Mapping[str, object]) -> None:
         """Names and values, one a line."""
-        from rich.table import Table
+        self._pairs((name, _cell(value)) for name, value in facts.items())
 
-        table = Table.grid(padding=(0, 2))
-        for name, value in facts.items():
-            table.add_row(f"[dim]{name}[/dim]", _cell(value))
+    def _pairs(self, pairs: Iterable[tuple[str, str | Text]]) -> None:
+        from rich.table import Column, Table
+
+        table = Table.grid(Column(), Column(overflow="fold"), padding=(0, 2))
+        for name, value in pairs:
+            table.add_row(f"[dim]{name}[/dim]", value)
         self.console.print(table)
 
     def fail(self, message: str, *, kind: str = "Error", code: int = 1, **details: object) -> NoReturn:
@@ -80,7 +99,7 @@ class Screen:
             problem = {"type": kind, "message": message, "details": details}
             sys.stderr.write(json.dumps(problem, ensure_ascii=False, default=str) + "\n")
         else:
-            typer.secho(f"{kind}: {message}", fg=typer.colors.RED, err=True)
+            typer.secho(f"{kind}: {harmless(message)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(code)
 
     def guard(self, work: Callable[[], Result]) -> Result:
@@ -124,6 +143,14 @@ class Screen:
         if self.as_json or not sys.stdin.isatty():
             self.fail(f"{question} Say --yes to do it.", kind="NotConfirmed", code=2)
         typer.confirm(question, abort=True)
+
+
+def harmless(text: str) -> str:
+    """Text of others, with control characters written out: what a message holds must not drive a terminal.
+
+    Ends of lines and tabs stay; marks that turn the direction of writing count as control characters.
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def text_of(value: bytes | None) -> tuple[str | None, str | None]:
@@ -184,4 +211,13 @@ def _cell(value: object) -> str | Text:
 
     if isinstance(value, Text):
         return value
-    return escape(count_text(value) if isinstance(value, int) and not isinstance(value, bool) else str(value))
+    return escape(count_text(value) if isinstance(value, int) and not isinstance(value, bool) else harmless(str(value)))
+
+
+def _width_of(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> int:
+    """What a table needs so that its words can be read."""
+    width = 0
+    for place, name in enumerate(columns):
+        words = [*name.split(), *(word for row in rows for word in str(row[place]).split())]
+        width += min(max(map(len, words), default=0), _NARROW_COLUMN) + _BETWEEN_COLUMNS
+    return width

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 import typer
+from rich.console import Console
 
 from lanner.cli import screen
 from lanner.cli.screen import Screen
@@ -63,6 +65,43 @@ def test_values_that_look_like_markup_are_shown_as_they_are(capsys):
     shown = capsys.readouterr().out
     assert "[red]x[/red]" in shown
     assert "1,000" in shown
+
+
+def test_what_others_wrote_does_not_drive_the_terminal(capsys):
+    assert (
+        screen.harmless("\x1b[31mred\x1b]0;title\x07\r\x00\x9b\u202e") == r"\x1b[31mred\x1b]0;title\x07\r\x00\x9b\u202e"
+    )
+    assert screen.harmless("ünï\tcødé 🎉\n") == "ünï\tcødé 🎉\n"
+    Screen(as_json=False).table(["value"], [["\x1b]0;title\x07"]])
+    assert r"\x1b]0;title\x07" in capsys.readouterr().out
+    with pytest.raises(typer.Exit):
+        Screen(as_json=False).fail("no \x1b[2J")
+    assert r"no \x1b[2J" in capsys.readouterr().err
+
+
+def narrow(columns: int) -> tuple[Screen, io.StringIO]:
+    shown, seen = Screen(as_json=False), io.StringIO()
+    shown._console = Console(file=seen, force_terminal=True, color_system=None, width=columns, soft_wrap=True)
+    return shown, seen
+
+
+def test_a_table_that_does_not_fit_is_a_list_and_no_number_is_torn():
+    names = ["topic", "messages", "bytes", "lag", "partitions", "led by"]
+    row = ["orders", 33_617, 1_234_567, 0, 3, "broker-3594ae3d:3"]
+    shown, seen = narrow(40)
+    shown.table(names, [row, row], title="all of them")
+    text = seen.getvalue()
+    assert text.startswith("all of them\n\ntopic ")
+    assert text.count("33,617") == text.count("1,234,567") == text.count("broker-3594ae3d:3") == 2
+    shown, seen = narrow(100)
+    shown.table(names, [row])
+    assert "topic    messages" in seen.getvalue()
+
+
+def test_a_fact_that_does_not_fit_is_folded_and_not_cut():
+    shown, seen = narrow(30)
+    shown.facts({"cluster": "22d5598e4871fb935c231badddf33cc6"})
+    assert "".join(seen.getvalue().replace("cluster", "").split()) == "22d5598e4871fb935c231badddf33cc6"
 
 
 def test_bytes_are_text_or_base64():
