@@ -21,8 +21,6 @@ from typing import Final
 
 from lanner import limits
 from lanner.client.session import (
-    PAUSE_S,
-    PAUSE_S_MAX,
     TIMEOUT_MS,
     Address,
     ControlT,
@@ -37,6 +35,8 @@ from lanner.errors import (
     TransactionBusy,
     ValidationError,
 )
+from lanner.net.backoff import MOST_S, Backoff
+from lanner.net.waiters import Waiters
 from lanner.wire.messages import BrokerInfo, Command, Control
 
 ATTEMPT_MS: Final = 11_000  # for one broker, which may forward; then another is asked
@@ -69,7 +69,7 @@ class Brokers:
         self._reseeding: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._up_waiters: list[asyncio.Future[None]] = []
+        self._up = Waiters()  # for some broker to be up
         self._opened = False
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
@@ -114,7 +114,7 @@ class Brokers:
         sessions = list(self._sessions.values())
         self._sessions.clear()
         await asyncio.gather(*(session.close() for session in sessions), *self._closing)
-        self._wake()
+        self._up.wake_all()
 
     async def _first_reached(self, addresses: Sequence[Address]) -> Session:
         """A session with whichever answers first; those later in the list are tried only when needed."""
@@ -160,7 +160,7 @@ class Brokers:
         session.on_change = self._changed
         session.accepts = self._may_be
         session.probes = self.are_several
-        self._wake()
+        self._up.wake_all()
 
     def _close_session(self, session: Session) -> None:
         session.on_change = None
@@ -242,7 +242,7 @@ class Brokers:
         if session.is_up:
             if self._sessions.get(session.node_id) is not session:
                 self._sessions = {one.node_id: one for one in self._sessions.values()}
-            self._wake()
+            self._up.wake_all()
             for notify in list(self.on_up):
                 notify(session)
         else:
@@ -279,7 +279,7 @@ class Brokers:
         """Ask any broker and wait. What is `repeatable` is asked again, until the deadline, where that can help."""
         self.check_open()
         deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        pause_s = PAUSE_S
+        backoff = Backoff()
         failed: set[Session] = set()
         while True:
             session = await self.reached(deadline, failed)
@@ -298,11 +298,10 @@ class Brokers:
                 raise outcome
             if not isinstance(outcome, TransactionBusy):  # which every broker would say
                 failed.add(session)
-            wait_s = max(pause_s, (outcome.retry_after_ms or 0) / 1000)
-            if self._closed or self._loop.time() + wait_s >= deadline:
+            pause_s = backoff.pause_until(deadline, self._loop.time(), outcome.retry_after_ms)
+            if self._closed or pause_s is None:
                 raise outcome
-            await asyncio.sleep(wait_s * (0.75 + random.random() / 2))
-            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+            await asyncio.sleep(pause_s)
 
     async def reached(self, deadline: float, avoid: Collection[Session] = ()) -> Session:
         """A broker that is up, if possible another than these; past the deadline raise why there is none."""
@@ -316,9 +315,7 @@ class Brokers:
             if now >= deadline:
                 raise next((one.failure for one in self._sessions.values()), ServiceUnavailable())
             self._seek()
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._up_waiters.append(waiter)
-            await asyncio.wait([waiter], timeout=(deadline if session is None else spare_until) - now)
+            await self._up.wait((deadline if session is None else spare_until) - now)
 
     def _seek(self) -> None:
         """Nobody is there to be asked: try everybody, also under the addresses given at the start."""
@@ -333,15 +330,9 @@ class Brokers:
         try:
             self._adopt(await self._first_reached(addresses))
         except LannerError:
-            await asyncio.sleep(PAUSE_S_MAX * random.random())
+            await asyncio.sleep(MOST_S * random.random())
         finally:
             self._reseeding = None
-
-    def _wake(self) -> None:
-        for waiter in self._up_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._up_waiters.clear()
 
 
 def _add_address(session: Session, address: Address) -> None:

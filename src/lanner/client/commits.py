@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
@@ -24,7 +23,7 @@ from lanner import limits
 from lanner.client.brokers import Brokers
 from lanner.client.intake import check_bound
 from lanner.client.routing import Routing
-from lanner.client.session import PAUSE_S, PAUSE_S_MAX, Session
+from lanner.client.session import Session
 from lanner.client.stages import Staged
 from lanner.errors import (
     DeadlineExceeded,
@@ -41,6 +40,7 @@ from lanner.errors import (
     from_wire,
 )
 from lanner.model import check_name
+from lanner.net.backoff import Backoff
 from lanner.wire import staging
 from lanner.wire.messages import Command, Control
 from lanner.wire.staging import (
@@ -268,7 +268,7 @@ class Commits:
     async def _prepare(self, commit: Commit, token: int, ends: float) -> None:
         """Have every partition promise. When one cannot, the commit is given up, and the error says why."""
         waiting = list(commit.manifests)
-        loop, pause_s = asyncio.get_running_loop(), 0.0
+        loop, backoff = asyncio.get_running_loop(), Backoff()
         while waiting:
             error, waiting = await self._ask_leaders(
                 Command.PREPARE,
@@ -285,10 +285,10 @@ class Commits:
                 if state.phase == CommitPhase.ABORTED:
                     raise _with_outcome(error, "aborted")
                 return
-            pause_s = min(PAUSE_S_MAX, max(PAUSE_S, pause_s * 2))
-            if loop.time() + pause_s >= ends:
+            pause_s = backoff.pause_until(ends, loop.time(), error.retry_after_ms)
+            if pause_s is None:
                 return  # the deadline of the try has aborted it, or will: that is what is waited for
-            await asyncio.sleep(pause_s * (0.75 + random.random() / 2))
+            await asyncio.sleep(pause_s)
 
     async def _look_until(self, commit: Commit, token: int, phase: CommitPhase, ends: float) -> Looked:
         loop = asyncio.get_running_loop()

@@ -7,13 +7,13 @@ Everything asked here may take effect twice without harm.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Collection, Mapping
 
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
-from lanner.client.session import PAUSE_S, PAUSE_S_MAX, ControlT, Outcome, Session
+from lanner.client.session import ControlT, Outcome, Session
 from lanner.errors import LannerError, NotLeader
+from lanner.net.backoff import Backoff
 from lanner.wire.messages import Command, Commit, Control
 
 _CONNECTING_S = 2.0
@@ -39,18 +39,17 @@ class Leaders:
         """Ask the leader of a partition, also when that changes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._brokers.timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        pause_s = 0.0
+        backoff = Backoff()
         while True:
             self._brokers.check_open()
             outcome = await self._ask(topic, partition, command, control, deadline)
             if not isinstance(outcome, LannerError):
                 assert isinstance(outcome.control, kind)
                 return outcome.control, outcome.bulk
-            pause_s = min(PAUSE_S_MAX, max(PAUSE_S, pause_s * 2))
-            wait_s = max(pause_s, (outcome.retry_after_ms or 0) / 1000) * (0.75 + random.random() / 2)
-            if not outcome.retryable or loop.time() + wait_s >= deadline:
+            pause_s = backoff.pause_until(deadline, loop.time(), outcome.retry_after_ms)
+            if not outcome.retryable or pause_s is None:
                 raise outcome
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(pause_s)
 
     async def _ask(self, topic: str, partition: int, command: Command, control: Control, deadline: float) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -82,7 +81,7 @@ class Leaders:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._brokers.timeout_ms / 1000
-        pause_s = 0.0
+        backoff = Backoff()
         left = dict(offsets)
         while left:
             self._brokers.check_open()
@@ -110,10 +109,10 @@ class Leaders:
                     error = outcome
                     self._routing.failed(topic, partition, session, outcome)
             if error is not None:
-                pause_s = min(PAUSE_S_MAX, max(PAUSE_S, pause_s * 2))
-                if not error.retryable or loop.time() + pause_s >= deadline:
+                pause_s = backoff.pause_until(deadline, loop.time(), error.retry_after_ms)
+                if not error.retryable or pause_s is None:
                     raise error
-                await asyncio.sleep(pause_s * (0.5 + random.random()))
+                await asyncio.sleep(pause_s)
 
     async def _commit(self, session: Session, commit: Commit, deadline: float) -> Outcome:
         loop = asyncio.get_running_loop()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -28,14 +27,15 @@ from lanner.errors import (
     ServiceUnavailable,
     ValidationError,
 )
+from lanner.net.backoff import FIRST_S, MOST_S, Backoff
 from lanner.net.connector import ClientLink, PollInFlight, open_connection
+from lanner.net.waiters import Waiters, answer_to
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Command, Control, Empty, Poll
 
 DEFAULT_PORT: Final = 7400
 TIMEOUT_MS: Final = 30_000
-PAUSE_S: Final = 0.05
-PAUSE_S_MAX: Final = 2.0
+RECONNECT_S_MAX: Final = MOST_S
 _PING_MS: Final = 10_000
 _SWEEP_S: Final = 0.25
 _PROBE_EACH_S: Final = 0.5  # while something that was asked is not answered
@@ -135,7 +135,7 @@ class Session:
         self._asked: dict[_Asked, None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._waiters: list[asyncio.Future[None]] = []  # for it to be up, or not to be
+        self._tried = Waiters()  # for it to be up, or not to be
         self._last_failure: LannerError | None = None
         self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
         self._hurried = asyncio.Event()  # since the last attempt to connect began
@@ -237,10 +237,7 @@ class Session:
         return True
 
     def _notify(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
+        self._tried.wake_all()
         if self.on_change is not None and not self._closed:
             self.on_change(self)
 
@@ -251,18 +248,18 @@ class Session:
                 await asyncio.shield(self._link.closed)
                 self.reconnects += 1
                 self._notify()
-            pause_s = PAUSE_S
+            backoff = Backoff(FIRST_S, RECONNECT_S_MAX)
             while not self.is_up:
                 self._hurried.clear()
                 try:
                     await self._connect()
                 except LannerError:
                     self._notify()
-                    await asyncio.sleep(PAUSE_S * (0.5 + random.random()))
+                    pause_s = backoff.pause_s()
+                    await asyncio.sleep(min(pause_s, FIRST_S))
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout((pause_s - PAUSE_S) * (0.5 + random.random())):
+                        async with asyncio.timeout(pause_s - FIRST_S):
                             await self._hurried.wait()
-                    pause_s = min(PAUSE_S_MAX, pause_s * 2)
 
     def hurry(self) -> None:
         """Others say that the broker is there: try again without waiting longer."""
@@ -333,23 +330,13 @@ class Session:
     async def ask(self, command: Command, control: Control, timeout_ms: float | None = None) -> Outcome:
         """Ask once and wait for what comes of it."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def answered(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.call(command, control, (), answered, timeout_ms)
+        self.call(command, control, (), answer_to(future), timeout_ms)
         return await future
 
     async def wait_until_tried(self, deadline: float) -> None:
         """Return once connected, or once that has failed."""
         while not self.is_up and not self.is_failing and not self._closed and self._loop.time() < deadline:
-            await self._change(deadline)
-
-    async def _change(self, deadline: float) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        await asyncio.wait([waiter], timeout=max(0.0, deadline - self._loop.time()))
+            await self._tried.wait(deadline - self._loop.time())
 
     # ------------------------------------------------------------------ what is overdue
 

@@ -10,7 +10,6 @@ It knows nothing of commits. Stages that no commit names expire.
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -36,10 +35,12 @@ from lanner.client.intake import (
 from lanner.client.options import StageColumnOptions, StagedMessageOptions
 from lanner.client.parcel import is_worth_repeating
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
-from lanner.client.session import PAUSE_S, PAUSE_S_MAX, Outcome
+from lanner.client.session import Outcome
 from lanner.errors import LannerError, NotFoundError, NotLeader, ServiceUnavailable, ValidationError
 from lanner.model import PRIORITY_NORMAL, parse_priority
+from lanner.net.backoff import Backoff
 from lanner.net.clock import now_ms
+from lanner.net.waiters import answer_to
 from lanner.wire.messages import Command
 from lanner.wire.staging import Stage
 
@@ -334,19 +335,19 @@ class StageWriter:
     async def _send(self, lane: _Lane) -> None:
         """Send what a lane holds, in order, until nothing is left. What fails for good fails the writer."""
         deadline = self._loop.time() + self._brokers.timeout_ms / 1000
-        pause_s = 0.0
+        backoff = Backoff()
         try:
             while lane.waiting:
                 error = await self._send_window(lane, deadline)
                 if error is None:
-                    deadline, pause_s = self._loop.time() + self._brokers.timeout_ms / 1000, 0.0
+                    deadline = self._loop.time() + self._brokers.timeout_ms / 1000
+                    backoff.reset()
                     continue
-                pause_s = min(PAUSE_S_MAX, max(PAUSE_S, pause_s * 2))
-                wait_s = max(pause_s, (error.retry_after_ms or 0) / 1000) * (0.75 + random.random() / 2)
-                if not is_worth_repeating(error) or self._loop.time() + wait_s >= deadline:
+                pause_s = backoff.pause_until(deadline, self._loop.time(), error.retry_after_ms)
+                if not is_worth_repeating(error) or pause_s is None:
                     self._failure = self._failure or error
                     return
-                await asyncio.sleep(wait_s)
+                await asyncio.sleep(pause_s)
         except LannerError as error:
             self._failure = self._failure or error
         finally:
@@ -366,7 +367,7 @@ class StageWriter:
         for place, data in enumerate(window):
             answer: asyncio.Future[Outcome] = self._loop.create_future()
             answers.append(answer)
-            session.call(Command.STAGE, self._named(lane, lane.first + place), (data,), _settle(answer), left_ms)
+            session.call(Command.STAGE, self._named(lane, lane.first + place), (data,), answer_to(answer), left_ms)
         for data, outcome in zip(window, await asyncio.gather(*answers), strict=True):
             if isinstance(outcome, LannerError):
                 if isinstance(outcome, NotFoundError):
@@ -447,11 +448,3 @@ def _check_options(given: Mapping[str, Any], known: type) -> None:
         )
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(known.__annotations__)}")
-
-
-def _settle(answer: asyncio.Future[Outcome]) -> Any:
-    def settle(outcome: Outcome) -> None:
-        if not answer.done():
-            answer.set_result(outcome)
-
-    return settle

@@ -217,7 +217,7 @@ async def test_a_hint_is_taken_without_asking(cluster: Any) -> None:
 
 
 async def test_a_broker_named_by_a_hint_is_tried_again_at_once(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "PAUSE_S_MAX", 600.0)
+    monkeypatch.setattr(session_module, "RECONNECT_S_MAX", 600.0)
     cluster.leaders[1] = "n3"
     brokers, routing = await opened(cluster.brokers["n1"].address)
     await routing.route("t")
