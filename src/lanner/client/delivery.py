@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from lanner.batch import Batch, decode
 from lanner.errors import LannerError, LeaseLost, MalformedBatch
+from lanner.net.waiters import Waiters
 from lanner.wire.messages import PolledBatch, SettleItem, SettleKind
 
 
@@ -28,34 +29,28 @@ class Settler(Protocol):
 class Settling:
     """The fate of a settle, as an awaitable. The settle is under way whether or not somebody awaits it."""
 
-    __slots__ = ("deadline", "done", "error", "items", "loop", "pieces", "settled_count", "uncertain", "waiters")
+    __slots__ = ("deadline", "done", "error", "items", "pieces", "settled_count", "uncertain", "waiters")
 
-    def __init__(self, items: list[SettleItem], loop: Any, deadline: float) -> None:
+    def __init__(self, items: list[SettleItem], deadline: float) -> None:
         self.items = items
-        self.loop = loop
         self.deadline = deadline
         self.done = False
         self.pieces = 1  # that have no outcome yet
         self.error: LannerError | None = None
         self.settled_count = 0  # messages it took effect on
         self.uncertain = False  # an earlier sending may have taken effect
-        self.waiters: list[Any] = []
+        self.waiters = Waiters()
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self.done:
-            waiter = self.loop.create_future()
-            self.waiters.append(waiter)
-            yield from waiter
+            yield from self.waiters.wait().__await__()
         if self.error is not None:
             raise type(self.error)(self.error.message, **self.error.details)
 
     def finish(self, error: LannerError | None) -> None:
         self.done = True
         self.error = error
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self.waiters = []
+        self.waiters.wake_all()
 
 
 class Part:
@@ -395,7 +390,7 @@ class MessageBatch(Deliveries[Message]):
 
     def _settle(self, items: list[SettleItem]) -> Settling:
         if not items:
-            nothing = Settling([], None, 0.0)
+            nothing = Settling([], 0.0)
             nothing.finish(None)
             return nothing
         return self.parts[0].settler.settle(items)

@@ -23,6 +23,7 @@ from lanner.errors import (
     StorageFull,
     TopicFull,
 )
+from lanner.net.waiters import Waiters
 
 REFUSED_FOR_CERTAIN: Final = (Overloaded, StorageFull, TopicFull, SequenceGap)  # retryable, surely without effect
 
@@ -81,7 +82,7 @@ class Parcel:
         self.base_offset = -1
         self.timestamp_ms = 0
         self.duplicate = False
-        self.waiters: list[Any] = []  # the shell's; opaque here
+        self.waiters = Waiters()  # for its outcome
         self.observed = False  # somebody looks at its fate
 
 

@@ -47,6 +47,7 @@ from lanner.errors import (
 )
 from lanner.model import PRIORITY_NORMAL, parse_priority
 from lanner.net.clock import now_ms, wall_ms_at
+from lanner.net.waiters import Waiters
 from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
@@ -120,8 +121,8 @@ class Producer:
         self._opening: asyncio.Task[None] | None = None
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self._flush_waiters: list[asyncio.Future[None]] = []
+        self._room = Waiters()  # for room in the buffer
+        self._flushed = Waiters()  # for the buffer to be empty
         self._unobserved: LannerError | None = None
         self._closed = False
         self._expire_ms = 0.0  # when deadlines are looked at next
@@ -149,9 +150,7 @@ class Producer:
             self._check_open()
             self._held.seal_all()
             self._schedule()
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            await waiter
+            await self._room.wait()
 
     async def send(
         self,
@@ -190,7 +189,7 @@ class Producer:
         dedup = b"" if dedup_id is None else dedup_bytes(dedup_id)
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
         parcel = self._place(value, key, maps, number, partition, deliver_at_ms, expires_at_ms, dedup, route)
-        sending = Sending(self._loop, parcel, len(parcel.values) - 1)
+        sending = Sending(parcel, len(parcel.values) - 1)
         waiting = parcel.lane.sealed
         if waiting and (waiting[-1] is parcel or len(parcel.values) == 1):
             await asyncio.sleep(0)  # a batch became full: a caller that sends in a tight loop lets it leave
@@ -325,9 +324,7 @@ class Producer:
     async def _wait_for(self, parcels: Iterable[Parcel]) -> None:
         for parcel in parcels:
             if not parcel.settled:
-                waiter = self._loop.create_future()
-                parcel.waiters.append(waiter)
-                await waiter
+                await parcel.waiters.wait()
 
     # ------------------------------------------------------------------ the pump
 
@@ -414,14 +411,11 @@ class Producer:
             self._finish(parcel)
 
     def _finish(self, parcel: Parcel) -> None:
-        for waiter in parcel.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        parcel.waiters = []
-        if self._room_waiters and not self._held.full:
-            self._notify(self._room_waiters)
-        if self._flush_waiters and not self._held.parcels:
-            self._notify(self._flush_waiters)
+        parcel.waiters.wake_all()
+        if self._room and not self._held.full:
+            self._room.wake_all()
+        if self._flushed and not self._held.parcels:
+            self._flushed.wake_all()
 
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
@@ -442,9 +436,7 @@ class Producer:
         while self._held.parcels:
             self._held.seal_all()
             self._schedule()
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._flush_waiters.append(waiter)
-            await waiter
+            await self._flushed.wait()
         error, self._unobserved = self._unobserved, None
         if error is not None:
             raise type(error)(error.message, **error.details)
@@ -469,8 +461,8 @@ class Producer:
         for task in self._tasks:
             task.cancel()
         self._report(self._held.abandon(ServiceUnavailable("the producer was closed before the broker confirmed")))
-        self._notify(self._room_waiters)
-        self._notify(self._flush_waiters)
+        self._room.wake_all()
+        self._flushed.wake_all()
 
     async def __aenter__(self) -> Producer:
         return self
@@ -488,12 +480,6 @@ class Producer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _notify(self, waiters: list[asyncio.Future[None]]) -> None:
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        waiters.clear()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,8 @@ from lanner.client.session import Outcome, Session
 from lanner.client.stream import Hole, Page, ReadBatch, read_page
 from lanner.errors import GroupExpired, LannerError, NotLeader, ServiceUnavailable, ValidationError
 from lanner.model import BEGIN_AGAIN, Message, check_name
+from lanner.net.backoff import Backoff
+from lanner.net.waiters import Waiters
 from lanner.wire.messages import (
     Command,
     Committed,
@@ -46,8 +47,6 @@ COMMITTED: Final = "committed"  # a start: where the group is; an error where it
 PAGES_AHEAD: Final = 2
 HOLES_KEPT: Final = 1_000
 _WAIT_MS: Final = 10_000
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 2.0
 _PAGE_BYTES_MIN: Final = 64 * limits.KIB
 
 
@@ -57,8 +56,9 @@ class _Cursor:
     __slots__ = (
         "asked_offset",
         "asking",
+        "backoff",
         "decoded_to",
-        "failures",
+        "failing",
         "generation",
         "pages",
         "partition",
@@ -76,7 +76,8 @@ class _Cursor:
         self.asking = False
         self.pages: deque[Page] = deque()
         self.generation = 0  # raised by a seek: pages asked for before it are dropped
-        self.failures = 0
+        self.failing = False  # since a fetch succeeded
+        self.backoff = Backoff()
         self.retry: asyncio.TimerHandle | None = None  # while a fetch that failed waits to be asked again
         self.stop_at = stop_at
         self.turns = Turns()
@@ -137,7 +138,7 @@ class Reader:
         self._batches: deque[ReadBatch] = deque()
         self._in_hand: tuple[ReadBatch, Iterator[Message]] | None = None  # with what is left of its messages
         self._error: LannerError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = Waiters()  # for something to hand out, or to raise
         self._growing: asyncio.Task[None] | None = None
         self._incarnation = 0
         self._opened = False
@@ -267,14 +268,8 @@ class Reader:
                 continue
             if deadline is not None and self._loop.time() >= deadline:
                 return None
-            self._waiter = self._loop.create_future()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._waiter
-            except TimeoutError:
+            if not await self._news.wait(None if deadline is None else deadline - self._loop.time()):
                 return None
-            finally:
-                self._waiter = None
 
     async def read_batches(self) -> AsyncIterator[ReadBatch]:
         """Batch after batch, as columns: the fast way to read."""
@@ -397,17 +392,16 @@ class Reader:
         if isinstance(outcome, LannerError):
             elsewhere = self._routing.failed(self.topic, cursor.partition, session, outcome)
             if outcome.retryable and not self._brokers.is_closed:
-                pause_s = min(_PAUSE_S_MAX, _PAUSE_S * 2**cursor.failures) * (0.5 + random.random())
-                if elsewhere and not cursor.failures:
-                    pause_s = 0.0
-                cursor.failures = min(cursor.failures + 1, 10)
+                pause_s = 0.0 if elsewhere and not cursor.failing else cursor.backoff.pause_s()
+                cursor.failing = True
                 cursor.retry = self._loop.call_later(pause_s, self._ask_again, cursor, generation)
                 return
             cursor.asking = False
             self._error = outcome
         else:
             cursor.asking = False
-            cursor.failures = 0
+            cursor.failing = False
+            cursor.backoff.reset()
             page = Page(outcome.control, outcome.bulk)
             moved = page.fetched.next_offset > cursor.asked_offset
             cursor.asked_offset = page.fetched.next_offset
@@ -415,8 +409,8 @@ class Reader:
                 cursor.pages.append(page)
                 self._ready.append(cursor)
             self._ask(cursor)
-        if self._waiter is not None and not self._waiter.done() and (self._ready or self._error):
-            self._waiter.set_result(None)
+        if self._ready or self._error:
+            self._news.wake_all()
 
     def _ask_again(self, cursor: _Cursor, generation: int) -> None:
         cursor.retry = None
@@ -471,8 +465,7 @@ class Reader:
             self._routing.on_change.remove(self._changed)
         if self._growing is not None:
             self._growing.cancel()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.wake_all()
 
     async def __aenter__(self) -> Reader:
         if not self._opened:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -40,10 +39,9 @@ def receipt_of(parcel: Parcel, position: int) -> Receipt:
 class Sending:
     """The fate of one message, as an awaitable: `await` gives its Receipt or raises why it failed."""
 
-    __slots__ = ("_loop", "_parcel", "_position")
+    __slots__ = ("_parcel", "_position")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, parcel: Parcel, position: int) -> None:
-        self._loop = loop
+    def __init__(self, parcel: Parcel, position: int) -> None:
         self._parcel = parcel
         self._position = position
 
@@ -51,9 +49,7 @@ class Sending:
         parcel = self._parcel
         if not parcel.settled:
             parcel.observed = True
-            waiter = self._loop.create_future()
-            parcel.waiters.append(waiter)
-            yield from waiter
+            yield from parcel.waiters.wait().__await__()
         return receipt_of(parcel, self._position)
 
     def done(self) -> bool:

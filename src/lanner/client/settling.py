@@ -9,7 +9,6 @@ Only a cluster below feature level 2 may call it lost, and then the error says t
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -19,6 +18,8 @@ from lanner.client.delivery import Settling
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
 from lanner.errors import LannerError, LeaseLost, NotLeader, from_wire
+from lanner.net.backoff import Backoff
+from lanner.net.waiters import Waiters
 from lanner.wire.messages import Command, Release, Settle, SettledItem, SettleItem
 
 _PAUSE_S: Final = 0.1
@@ -44,7 +45,7 @@ class SettleQueue:
         self._waiting: list[Piece] = []
         self._flush_due = False
         self._underway = 0
-        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._ended = Waiters()  # for every settle to have its outcome
 
     def add(self, items: list[SettleItem]) -> Settling:
         return self._add(items, releases=False)
@@ -54,7 +55,7 @@ class SettleQueue:
         return self._add(items, releases=True)
 
     def _add(self, items: list[SettleItem], releases: bool) -> Settling:
-        settling = Settling(items, self._loop, self._loop.time() + self._brokers.timeout_ms / 1000)
+        settling = Settling(items, self._loop.time() + self._brokers.timeout_ms / 1000)
         self._underway += 1
         self._waiting.append(Piece(settling, items, releases))
         self._flush_soon()
@@ -74,9 +75,7 @@ class SettleQueue:
     async def idle(self) -> None:
         """Return when every settle has its outcome."""
         while self._underway:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._idle_waiters.append(waiter)
-            await waiter
+            await self._ended.wait()
 
     # ------------------------------------------------------------------ sending
 
@@ -186,7 +185,7 @@ class SettleQueue:
 
     def _send_later(self, pieces: list[Piece]) -> None:
         if pieces:
-            self._loop.call_later(_PAUSE_S * (0.5 + random.random()), self._send_again, pieces)
+            self._loop.call_later(Backoff(_PAUSE_S).pause_s(), self._send_again, pieces)
 
     def _send_again(self, pieces: list[Piece]) -> None:
         self._waiting[:0] = pieces
@@ -200,10 +199,7 @@ class SettleQueue:
         settling.finish(settling.error)
         self._underway -= 1
         if not self._underway:
-            for waiter in self._idle_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._idle_waiters.clear()
+            self._ended.wake_all()
 
 
 def _portions(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
