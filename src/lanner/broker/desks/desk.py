@@ -55,6 +55,7 @@ class Desk:
         self._unpacking = Unpacking(self, node)
         self._pages = Pages(node)
         self._routes = Routes(node)
+        self.fetched_bytes = {"leader": 0, "follower": 0}  # handed to readers of streams, by what this broker was
         self.auto_create = node.settings.auto_create_topics
         self.node_id = node.node_id
         self.addresses = self._routes.addresses
