@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -63,15 +63,23 @@ class Script:
         self.proposals.outcomes.note(self.metadata_index, command, outcome[0] if lost else outcome)
         on_applied(NotLeader("not known here") if lost else outcome)
 
-    async def call(self, node_id: str, command: Command, control: Control, bulk: Any, *, timeout_ms: int) -> Reply:
+    async def call(
+        self,
+        node_id: str,
+        command: Command,
+        control: Control,
+        bulk: Sequence[bytes | memoryview] = (),
+        *,
+        timeout_ms: int,
+    ) -> Reply:
         assert (node_id, command) == (self.leader, Command.PROPOSE)
-        self.asked.append(bulk[0])
+        self.asked.append(bytes(bulk[0]))
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
         self.metadata_index += 1
         if outcome is not None:
-            self.proposals.outcomes.note(self.metadata_index, bulk[0], outcome)
+            self.proposals.outcomes.note(self.metadata_index, bytes(bulk[0]), outcome)
         return Reply(1, Command.PROPOSE, Proposed(self.metadata_index), memoryview(b""))
 
     async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:

@@ -16,7 +16,8 @@ def made() -> tuple[Waiting, asyncio.Future[LannerError]]:
 
 
 async def test_those_who_wait_look_again_whenever_something_may_have_changed() -> None:
-    (waiting, _), seen = made(), []
+    waiting, _ = made()
+    seen: list[int] = []
     waiter = asyncio.ensure_future(waiting.until(lambda: bool(seen)))
     gone = asyncio.ensure_future(waiting.until(lambda: False))
     await asyncio.sleep(0)
