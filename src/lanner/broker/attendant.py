@@ -47,16 +47,16 @@ class Partitions(Protocol):
     """The partitions of this broker, as the attendant reaches them."""
 
     def held(self) -> Iterable[int]:
-        """The sets that have a replica here."""
+        """Return the sets that have a replica here."""
 
     def partition(self, set_id: int) -> Held | None:
-        """None: it is not led here, or may not decide yet."""
+        """Return a partition that is led here; None for one that is not, or may not decide yet."""
 
     def publish(self, set_id: int, token: int, metadata_index: int, told: Callable[[bool], None]) -> None:
-        """The next part of what is prepared; `told` hears once whether that was done."""
+        """Publish the next part of what is prepared; `told` hears once whether that was done."""
 
     def withdraw(self, set_id: int, token: int, metadata_index: int, told: Callable[[bool], None]) -> None:
-        """Likewise."""
+        """Take back what is prepared; `told` hears once whether that was done."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _Word:
 
 
 class Attendant:
-    """One broker's part in what becomes of tries."""
+    """Acts on the outcomes of tries, for the partitions that one broker leads."""
 
     def __init__(self, partitions: Partitions) -> None:
         self.said_again = 0
@@ -87,16 +87,16 @@ class Attendant:
     # ------------------------------------------------------------------ what it is told
 
     def touch(self, set_id: int) -> None:
-        """What is prepared on a set has changed, or may have."""
+        """Look at a set with the next `follow`: what is prepared there may have changed."""
         self._touched[set_id] = None
 
     def refuse(self, token: int, set_id: int, reason: str) -> None:
-        """A partition that is led here cannot prepare a try."""
+        """Remember that a partition which is led here cannot prepare a try."""
         self._refusals.setdefault(set_id, {})[token] = reason[: limits.REASON_LENGTH_MAX]
         self.touch(set_id)
 
     def say_again(self) -> None:
-        """Somebody else conducts now, and has heard nothing yet."""
+        """Report everything again: another broker conducts now, and has heard nothing yet."""
         for words in self._words.values():
             for word in words.values():
                 word.due_tick = self._ticks
@@ -105,11 +105,11 @@ class Attendant:
     # ------------------------------------------------------------------ what it does
 
     def tick(self) -> None:
-        place = self._ticks % LOOK_TICKS
+        phase = self._ticks % LOOK_TICKS
         self._ticks += 1
-        if place == 0:
+        if phase == 0:
             self._round = self._all()
-        share = -(-len(self._round) // (LOOK_TICKS - place))
+        share = -(-len(self._round) // (LOOK_TICKS - phase))
         self._touched.update(dict.fromkeys(self._round[:share]))
         del self._round[:share]
         if self._ticks % LOOK_TICKS == 0:
@@ -139,7 +139,7 @@ class Attendant:
         return list(dict.fromkeys([*self._words, *self._refusals, *self._partitions.held()]))
 
     def take_reports(self) -> list[ReportItem]:
-        """What the conductor should hear, wherever it is; handed out once, and again after a while."""
+        """Return the reports for the conductor, wherever it is; each is handed out once, and again after a while."""
         reports, self._reports = self._reports, []
         return reports
 
@@ -180,7 +180,7 @@ class Attendant:
         self._say(set_id, said)
 
     def _keep_refusals(self, copy: Cluster, set_id: int, refused: dict[int, str]) -> None:
-        """Those of tries that are undecided, or not known to this copy yet."""
+        """Keep the refusals of tries that are undecided, or not known to this copy yet."""
         tries = copy.tries_on(set_id)
         for token in list(refused):
             if token not in tries and token <= copy.applied_index:
@@ -203,7 +203,7 @@ class Attendant:
         ask(set_id, token, copy.applied_index, told)
 
     def _say(self, set_id: int, said: Sequence[ReportItem]) -> None:
-        """These, and nothing else, from now on; what is new is said at once."""
+        """Say these, and nothing else, of a set from now on; report at once what is new."""
         before = self._words.pop(set_id, {})
         if not said:
             return

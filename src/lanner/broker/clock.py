@@ -24,7 +24,7 @@ AHEAD_MS_MAX: Final = 500
 
 
 class LeaderClock:
-    """The own clock, and what others said of theirs."""
+    """The own clock, bounded by those of other brokers."""
 
     def __init__(self, own_ms: Callable[[], int], steady_ms: Callable[[], int] | None = None) -> None:
         self._own_ms = own_ms
@@ -33,22 +33,22 @@ class LeaderClock:
         self._latest_ms: int | None = None  # what the own clock may show when the steady clock shows 0
 
     def observe(self, node_id: str, their_ms: int) -> None:
-        """That broker says what time it is. On the way its word has aged a little, which only makes it more careful."""
+        """Take note of another broker's time. It has aged a little on the way, which only makes it more careful."""
         if node_id in self._others or len(self._others) < limits.BROKERS_MAX:
             self._others[node_id] = their_ms - self._steady_ms()
             self._bound()
 
     def known(self) -> int:
-        """How many clocks are known here, the own one among them."""
+        """Return how many clocks are known here, the own one among them."""
         return len(self._others) + 1
 
     def forget(self, node_id: str) -> None:
-        """That broker does not belong to the cluster any more."""
+        """Forget the clock of a broker that does not belong to the cluster any more."""
         self._others.pop(node_id, None)
         self._bound()
 
     def _bound(self) -> None:
-        """Where the median ends, however far ahead the own clock is; below that, the own clock is believed anyway."""
+        """Work out the latest time to believe: half a second beyond the median, however far ahead the own clock is."""
         others = sorted(self._others.values())
         self._latest_ms = others[len(others) // 2] + AHEAD_MS_MAX if others else None
 

@@ -72,7 +72,7 @@ class Conductor:
         return self._term > 0
 
     def vote_of(self, token: int, set_id: int) -> str:
-        """What a participant has said: awaited, prepared or confirmed; empty: it is not known here."""
+        """Return what a participant has reported: awaited, prepared or confirmed; empty when it is not known here."""
         found = self._tries.get(token)
         if found is None or set_id not in found.sets:
             return ""
@@ -81,7 +81,7 @@ class Conductor:
         return "prepared" if set_id in found.prepared else "awaited"
 
     def oldest_ms(self, now_ms: int) -> tuple[int, int]:
-        """For how long the oldest undecided and the oldest unconfirmed try have been so; 0: there is none."""
+        """Return the ages of the oldest undecided and the oldest unconfirmed try; 0 when there is none."""
         undecided = [one.one.begun_ms for one in self._tries.values() if not one.one.committed]
         unconfirmed = [one.one.decided_ms for one in self._tries.values() if one.one.committed]
         return max(0, now_ms - min(undecided, default=now_ms)), max(0, now_ms - min(unconfirmed, default=now_ms))
@@ -89,7 +89,7 @@ class Conductor:
     # ------------------------------------------------------------------ what it is told
 
     def follow(self, copy: Cluster, term: int, changed: Sequence[int] | None, now_ms: int) -> None:
-        """The metadata is led here in this term, and these tries have changed; None: any of them may have."""
+        """Look at the tries that have changed, None for all, while the metadata is led here in this term."""
         if term != self._term:
             self.stop()
             self._term = term
@@ -107,7 +107,7 @@ class Conductor:
             self.hear(early)
 
     def stop(self) -> None:
-        """Another broker conducts, or nobody does: forget what was heard."""
+        """Forget what was heard: another broker conducts, or none does."""
         if self._term:
             self._term = 0
             self._tries, self._deadlines = {}, []

@@ -19,7 +19,7 @@ log = logging.getLogger("lanner.broker")
 
 
 class Outages:
-    """Of one broker."""
+    """The outages of one broker."""
 
     def __init__(self, engine: Engine, node_id: str, fail: Callable[[LannerError], None]) -> None:
         self._engine, self._node_id, self._fail = engine, node_id, fail
@@ -29,17 +29,17 @@ class Outages:
 
     @property
     def stopped(self) -> dict[str, str]:
-        """Partitions whose replica here does not run, and why."""
+        """The partitions whose replica here does not run, and why."""
         return {self._shown(set_id): why for set_id, why in self.by_set().items()}
 
     def by_set(self) -> dict[int, str]:
-        """The same, by the id of the replica set."""
+        """Return why replicas here do not run, by the id of their set."""
         errors: dict[int, LannerError] = {**self._engine.stopped}
         errors |= {set_id: closed.error for set_id, closed in self._engine.ledger.damaged.items()}
         return {set_id: error.message for set_id, error in errors.items()}
 
     def refuse_alone(self) -> None:
-        """Without other brokers a damaged partition has no other copy: it is for the operator to say what is lost."""
+        """Refuse to start with a damaged partition that has no other copy: the operator decides what is lost."""
         damaged = next(iter(self._engine.ledger.damaged.values()), None)
         if damaged is not None and not self._engine.replicas[CLUSTER_SET].has_peers:
             self._fail(damaged.error)
@@ -55,7 +55,7 @@ class Outages:
                 log.error("%s: %s", record.shown, self.next_step(record))
 
     def next_step(self, record: ReplicaSet) -> str:
-        """What is to be done about damage in this broker's copy of a set."""
+        """Return what is to be done about damage in this broker's copy of a set."""
         closed = record.set_id in self._engine.ledger.damaged
         if any(replica.node_id != self._node_id for replica in record.voters):
             if self._engine.feature_level < DAMAGE_LEVEL:
@@ -83,7 +83,7 @@ class Outages:
         log.error(text, self._shown(set_id), error.message, START_NEWER)
 
     def _damaged(self, set_id: int, error: StorageDamaged) -> None:
-        """A partition that is damaged here is served elsewhere, or with a hole. Without the metadata nothing is."""
+        """End the broker when the metadata is damaged: a partition is served elsewhere, or with a hole."""
         if set_id == CLUSTER_SET:
             self._fail(error)
 

@@ -1,9 +1,9 @@
 """The pace of a broker's disk: how long its syncs take, and whether others should lead instead.
 
 A disk is *slow* from when a sync has been under way for two seconds, until ten seconds have passed without such a sync.
-While it is, the broker says so wherever somebody looks (`/readyz`, log, metrics), tells the others that nothing should
+While it is, the broker says so (`/readyz`, log, metrics), tells the others that nothing should
 be led here, as a broker does that stops, and hands over what it leads to brokers that do not say the same. Where all
-disks are slow, nobody hands over to anybody: it would gain nothing.
+disks are slow, no broker hands over: it would gain nothing.
 
 The others hear of it with the next pulse. So a broker waits a moment before it hands over: theirs may be slow, too.
 """
@@ -37,7 +37,7 @@ class Pace:
 
     @property
     def sync_ms(self) -> int:
-        """For how long the sync that is under way has lasted; 0: none is."""
+        """How long the sync that is under way has lasted; 0 when none is."""
         return 0 if self._began_ms is None else self._now_ms() - self._began_ms
 
     @property
@@ -46,7 +46,7 @@ class Pace:
 
     @property
     def slow_text(self) -> str:
-        """What there is to say of a disk that is slow; empty when it is not."""
+        """Describe a disk that is slow; empty when it is not."""
         if not self.slow:
             return ""
         if self.sync_ms >= SLOW_SYNC_MS:
@@ -60,7 +60,7 @@ class Pace:
         return since is not None and self._now_ms() - since >= HAND_OVER_AFTER_MS
 
     def look(self) -> bool:
-        """Time has passed, or a sync has ended; whether the disk has become slow, or is no longer."""
+        """Judge the disk after time has passed or a sync has ended; return whether it became slow, or fast again."""
         now_ms, was = self._now_ms(), self.slow
         lasted_ms = self.sync_ms
         if lasted_ms >= SLOW_SYNC_MS:

@@ -29,31 +29,31 @@ class Reading:
         return await self._loop.run_in_executor(self._readers, work)
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """The payloads of (set, index) pairs, from memory or the journal; None for one that retention has taken.
+        """Return the payloads of (set, index) pairs, from memory or the journal; None for one that retention has taken.
 
         None also for a damaged one of which there is no other copy: `engine.damages` knows it then.
         """
         from_memory = self._engine.payload_from_memory
         found: list[bytes | None] = [from_memory(set_id, index) for set_id, index in wanted]
         for _ in range(_READ_ATTEMPTS):
-            cold = [(place, location) for place in _missing(found) if (location := self._locate(wanted[place]))]
+            cold = [(number, location) for number in _missing(found) if (location := self._locate(wanted[number]))]
             if not cold:
                 break
             locations = [location for _, location in cold]
             payloads = await self._loop.run_in_executor(self._readers, _read_all, self._files, locations)
-            for (place, _), payload in zip(cold, payloads, strict=True):
+            for (number, _), payload in zip(cold, payloads, strict=True):
                 if isinstance(payload, StorageDamaged):
-                    self._engine.damages.note(*wanted[place], payload)
+                    self._engine.damages.note(*wanted[number], payload)
                 else:
-                    found[place] = payload
+                    found[number] = payload
         if self._engine.damages.sets:
             self._leave_to_others(wanted, found)
         return found
 
     def _leave_to_others(self, wanted: Sequence[tuple[int, int]], found: Sequence[bytes | None]) -> None:
-        """What is damaged here is whole elsewhere, where there are other replicas: they should be asked."""
-        for place in _missing(found):
-            set_id, index = wanted[place]
+        """Raise NotLeader for what is damaged here and whole elsewhere: the other replicas should be asked."""
+        for number in _missing(found):
+            set_id, index = wanted[number]
             replica = self._engine.replicas.get(set_id)
             if replica is not None and replica.has_peers and self._engine.damages.holds(set_id, index):
                 raise NotLeader("this broker's copy is damaged there; another one is about to lead: ask again")
@@ -68,7 +68,7 @@ class Reading:
 
 
 def _missing(found: Sequence[bytes | None]) -> list[int]:
-    return [place for place, payload in enumerate(found) if payload is None]
+    return [number for number, payload in enumerate(found) if payload is None]
 
 
 def _read_all(files: Files, locations: Sequence[Location]) -> list[bytes | StorageDamaged | None]:

@@ -58,7 +58,7 @@ class Saving:
         return [self._save_forever(), self._rewrite_forever(), self._watch_disk_forever()]
 
     def save_soon(self) -> None:
-        """Something waits for the next save, such as a snapshot whose rows must be in the table before it counts."""
+        """Save soon: something waits for it, such as a snapshot whose rows must be in the table before it counts."""
         self._save_now.set()
 
     async def guard(self, work: Callable[[], object]) -> None:

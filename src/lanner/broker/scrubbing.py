@@ -1,10 +1,10 @@
-"""Scrubbing: what lies on disk is read now and then, so that damage is found before somebody needs what is damaged.
+"""Scrubbing: what lies on disk is read now and then, so that damage is found before what is damaged is needed.
 
 A pass reads every entry that is still wanted, set by set, and every row of the table, in small pieces and at a bounded
 rate, in the reader threads. What does not match its checksum is noted (`replicas/damage`), as if a caller had met it:
 another broker leads, and the copy is replaced. Rows of the table itself and of the metadata cannot be replaced piece by
-piece: for those the broker stops, as it would at its next start. A pass that somebody asks for begins at once, and is
-faster.
+piece: for those the broker stops, as it would at its next start. A pass that an operator asks for begins at once,
+and is faster.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Scrubbing:
         self._bytes_per_second = bytes_per_second
         self._fail = fail
         self._spawn = spawn
-        self._asked = False  # somebody waits for the present pass
+        self._asked = False  # an operator waits for the present pass
         self.present: Pass | None = None
         self.latest: Pass | None = None
         self.passes = 0
@@ -82,13 +82,13 @@ class Scrubbing:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def begin(self) -> None:
-        """Somebody waits for a pass: begin one, unless one is under way, and make it faster."""
+        """Begin a pass, unless one is under way, and make it faster: an operator waits for it."""
         self._asked = True
         if self.present is None:
             self._spawn(self._scrub(self._new_pass()))
 
     async def scrub(self) -> Pass:
-        """One pass over everything."""
+        """Read and verify everything once."""
         return await self._scrub(self._new_pass())
 
     def _new_pass(self) -> Pass:
@@ -170,7 +170,7 @@ class Scrubbing:
         return max(limits.SCRUB_ASKED_FACTOR * self._bytes_per_second, limits.SCRUB_ASKED_BYTES_PER_SECOND)
 
     async def _rest(self, found: Pass, size: int, began: float) -> None:
-        """So long that the rate is kept; others come first."""
+        """Sleep so long that the rate is kept: other work comes first."""
         found.read_bytes += size
         self.read_bytes += size
         allowed = size / self._rate if self._rate > 0 else 0.0
@@ -190,12 +190,12 @@ def _pieces(held: Sequence[Stored]) -> list[list[Stored]]:
 
 
 def _rows_from(table: SealedTable, start: bytes) -> list[tuple[bytes, bytes]]:
-    """In a reader thread: some rows, as they are stored."""
+    """Return some rows, as they are stored; in a reader thread."""
     return list(islice(table.unchecked.scan(start, TABLE_END), PIECE_ROWS))
 
 
 def _check(files: Files, piece: Sequence[Stored]) -> list[tuple[Stored, StorageDamaged]]:
-    """In a reader thread: those that do not match their checksums."""
+    """Return the entries that do not match their checksums; in a reader thread."""
     found = []
     for stored in piece:
         try:

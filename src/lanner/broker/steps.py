@@ -55,14 +55,14 @@ class _Attempt:
 
 
 class Steps:
-    """What is being done, and what is to be said of it."""
+    """The steps that this broker carries out, and its reports of them."""
 
     def __init__(self, engine: Engine, route: Route) -> None:
         self._engine = engine
         self._route = route
         self._attempts: dict[
             tuple[int, int, Action], _Attempt
-        ] = {}  # a move that is taken back goes on at the same place
+        ] = {}  # a move that is taken back goes on at the same step
         self._ticks = 0
 
     def tick(self, cluster: Cluster, alive: Alive) -> None:
@@ -166,7 +166,7 @@ class Steps:
         return "leadership is on its way to another replica"
 
     def successor(self, set_id: int, node: RaftNode, alive: Alive, wanted: int = 0) -> int:
-        """Who could lead instead: the one that should, or else any, of those whose copy is whole; 0: nobody."""
+        """Return the replica that could lead instead: the wanted one, or else any whose copy is whole; 0 for none."""
         fit = [peer for peer in sorted(node.voters) if not self._unfit(set_id, node, peer, alive)]
         record = self._engine.cluster.sets.get(set_id)
         if record is not None and record.damaged:  # these would decline

@@ -3,10 +3,10 @@
 The metadata (replica set 0) says where every replica is and who should lead. The steward reads it after each change
 and acts for this one broker: it opens and lets go of replicas, tells the engine the topics' settings, knows where the
 messages of a set go, carries out the steps of moves for the sets that are led here (`steps`), and brings leadership to
-where it should be. It speaks to nobody: commands for the metadata are handed out (`take_reports`), and whether another
+where it should be. It does no I/O: commands for the metadata are handed out (`take_reports`), and whether another
 broker is alive is told to it.
 
-Rules, each of which has cost somebody their data:
+Rules, each of which guards against a loss of data:
 - A replica is let go of only when the metadata says that it is *gone*. What the metadata does not know may be what it
   does not know yet: after a restart it stands at its last save.
 - A log belongs to one replica id for ever (the ledger remembers which). A broker that is given a set again gets a new
@@ -32,7 +32,7 @@ from lanner.raft import Change
 OPENS_PER_TURN: Final = 50  # a new topic may have a thousand partitions; the loop goes on meanwhile
 TENDED_TICKS: Final = 20  # every set that is led here is looked after once in so many ticks
 LEADS_TICKS_MIN: Final = 100  # a leader stays so long; its predecessor may be on its way down, not back up
-TRANSFERS_MAX: Final = 4  # hand-overs at the same time, of those that nobody waits for
+TRANSFERS_MAX: Final = 4  # hand-overs at the same time, of those that no step waits for
 RETRY_TICKS_MIN: Final = 40
 RETRY_TICKS_MAX: Final = 1_200
 DAMAGE_LEVEL: Final = 2  # the feature level from which on brokers know what to do about a damaged copy
@@ -88,7 +88,7 @@ class Steward:
         """Do what the metadata says; cheap when it says nothing new."""
         cluster = self.engine.cluster
         index = cluster.shape_index
-        if cluster is not self._cluster:  # the first look, or a snapshot took its place: everything may be new
+        if cluster is not self._cluster:  # the first look, or a snapshot replaced it: everything may be new
             self._cluster = cluster
         elif index == self._followed_index:
             if self._wanted:
@@ -132,7 +132,7 @@ class Steward:
                 self._births.pop(set_id, None)
 
     def _recall_damage(self, cluster: Cluster, wanted: Mapping[int, Holding]) -> None:
-        """A copy that the record calls damaged is to be replaced, also after a restart, which forgets what was read."""
+        """Have a copy replaced that the record calls damaged, also after a restart, which forgets what was read."""
         self._recorded_damage = {
             set_id
             for set_id, holding in wanted.items()
@@ -224,7 +224,7 @@ class Steward:
         return found
 
     def learn_route(self, set_id: int, replica_id: int, node_id: str) -> None:
-        """A message of this replica came from there. Only for what the metadata has not said yet."""
+        """Take note that a message of this replica came from there; for what the metadata has not said yet."""
         key = (set_id, replica_id)
         if key in self._routes or self._learned.get(key) == node_id or set_id not in self.engine.replicas:
             return
@@ -235,7 +235,7 @@ class Steward:
     # ------------------------------------------------------------------ time
 
     def tick(self, alive: Alive) -> None:
-        """Time passes: carry out steps, remove what strays, bring leadership to where it should be."""
+        """Carry out steps, remove what strays, bring leadership to where it should be."""
         self._ticks += 1
         self._alive = alive
         cluster = self._cluster
@@ -251,7 +251,7 @@ class Steward:
             self._tend(cluster, set_id)
 
     def _tend_births(self) -> None:
-        """A new set need not wait for a timeout: who should lead it stands as soon as the others may have it."""
+        """Have the preferred replica of a new set stand as soon as the others may have it, without a timeout."""
         for set_id, opened in list(self._births.items()):
             age = self._ticks - opened
             replica = self.engine.replicas.get(set_id)
@@ -294,7 +294,7 @@ class Steward:
             return  # not now; it is looked at again within a second
 
     def _leave_to_another(self, replica: Replica) -> bool:
-        """What is led here is damaged here: have it led where it is whole; False: nobody else is fit to lead."""
+        """Have a damaged set that is led here led where it is whole; False when no other replica is fit to lead."""
         successor = self._steps.successor(replica.set_id, replica.node, self._alive)
         if successor and not replica.node.transferee:
             replica.node.transfer(successor)
@@ -302,7 +302,7 @@ class Steward:
         return bool(successor)
 
     def _look_for_silent_peers(self, replica: Replica) -> None:
-        """A replica that is not heard, on a broker that is, may wait for a heartbeat: no set rests without it."""
+        """Wake a set with a replica that is not heard on a broker that is: it may wait for a heartbeat."""
         leadership = replica.node.leadership
         assert leadership is not None, "it leads"
         for peer, progress in leadership.progress.items():
@@ -342,8 +342,10 @@ class Steward:
         return True
 
     def _give_vote_back(self, cluster: Cluster, record: ReplicaSet, replica: Replica) -> bool:
-        """Let those vote who do by the record and only listen. A broker that had not heard that a step was taken back
-        may have done it once more when it came to lead."""
+        """Let the replicas vote that do so by the record and only listen.
+
+        A broker that had not heard that a step was taken back may have done it once more when it came to lead.
+        """
         node, set_id = replica.node, record.set_id
         if not node.learners or set_id == CLUSTER_SET or any(move.set_id == set_id for move in cluster.moves.values()):
             return False
@@ -375,7 +377,7 @@ class Steward:
         self.engine.wake(set_id)
 
     def peer_silent(self, node_id: str) -> None:
-        """That broker is no longer heard: sets that it leads elect, and sets that rest with it look around.
+        """Take note that a broker is no longer heard: sets that it leads elect, and sets that rest with it look around.
 
         When a process dies its connections end at once, so this comes long before an election timeout.
         """
@@ -390,7 +392,7 @@ class Steward:
                 self.engine.wake(set_id)
 
     def peer_reached(self, node_id: str) -> None:
-        """That broker can be talked to (again): it may have just started, and its replicas may know no leader.
+        """Take note that a broker is reached (again): it may have just started, and its replicas may know no leader.
 
         A voter would ask around and wake a set that rests. A learner never asks; so the leader looks after it.
         """
@@ -408,7 +410,7 @@ class Steward:
     # ------------------------------------------------------------------ what others want to know
 
     def take_reports(self) -> list[bytes]:
-        """Commands for the metadata, to be proposed wherever it is led. Each comes again until its effect shows."""
+        """Return commands for the metadata, to be proposed where it is led. Each comes again until its effect shows."""
         reports = self._steps.take_reports() + self._damage_reports()
         unfounded = self._cluster is not None and not self._cluster.cluster_id
         if self.founding is not None and unfounded and self._founding_tick <= self._ticks:
@@ -419,7 +421,7 @@ class Steward:
         return reports
 
     def _damage_reports(self) -> list[bytes]:
-        """Copies here that are damaged, while nothing is done about them yet: soon again until the record has it."""
+        """Report copies here that are damaged, and soon again until the record has it."""
         cluster, damaged = self._cluster, self.engine.damages.sets.keys() | self._recorded_damage
         if cluster is None or not damaged or cluster.feature_level < DAMAGE_LEVEL:
             self._damage_ticks.clear()
@@ -436,7 +438,7 @@ class Steward:
         return reports
 
     def _replica_here(self, set_id: int) -> int:
-        """The id of this broker's replica, also of one that is closed; 0: there is none, or nobody knows yet."""
+        """Return the id of this broker's replica, also of a closed one; 0 when there is none that is known."""
         replica, closed = self.engine.replicas.get(set_id), self.engine.ledger.damaged.get(set_id)
         if replica is not None:
             return replica.node.node_id
@@ -457,7 +459,7 @@ class Steward:
         return found
 
     def hand_over(self) -> int:
-        """This broker stops: ask others to lead. How many sets that others could lead are still led here."""
+        """Ask others to lead, before this broker stops; return how many sets they could lead are still led here."""
         left = 0
         for set_id, replica in self.engine.replicas.items():
             node = replica.node

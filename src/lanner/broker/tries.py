@@ -29,7 +29,7 @@ from lanner.wire.staging import ReportItem
 
 
 class Figures(NamedTuple):
-    """What is to be told of transactions on one broker, since its start. Times are in milliseconds."""
+    """Figures of the transactions on one broker, since its start. Times are in milliseconds."""
 
     open: int  # tries, by this broker's copy of the metadata
     remembered: int  # transactions, likewise
@@ -80,7 +80,7 @@ class _OverEngine:
 
 
 class Tries:
-    """What one broker does about tries."""
+    """The attendant and the conductor of one broker, over its engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -89,7 +89,7 @@ class Tries:
         self.conductor = Conductor(self._port)
         self._conducted_by = (0, 0)  # (term, replica) that was heard to lead the metadata
         self._outbox: list[ReportItem] = []
-        self.repeated = 0  # counted by those who begin commits here
+        self.repeated = 0  # counted where commits begin here
         self._gone: dict[int, tuple[Partition, int, int]] = {}  # set → what its copy had counted when it was looked at
         self._expired = self._dropped = 0
 
@@ -119,16 +119,16 @@ class Tries:
         return worked
 
     def take_reports(self) -> list[ReportItem]:
-        """What the broker that leads the metadata should hear. When it is not known, these are lost, and come again."""
+        """Return the reports for the broker that leads the metadata. Without one they are lost, and come again."""
         reports, self._outbox = self._outbox, []
         return reports
 
     def hear(self, items: Sequence[ReportItem]) -> None:
-        """Reports of another broker; without effect unless this one conducts."""
+        """Take the reports of another broker; without effect unless this one conducts."""
         self.conductor.hear(items)
 
     def vote_of(self, token: int, set_id: int) -> str:
-        """What a participant of a try has told: awaited, prepared or confirmed; empty: it is not known here."""
+        """Return what a participant of a try has reported: awaited, prepared or confirmed; empty when unknown."""
         return self.conductor.vote_of(token, set_id)
 
     def figures(self, now_ms: int) -> Figures:
@@ -156,7 +156,7 @@ class Tries:
         )
 
     def _count_gone(self) -> None:
-        """Add what went since the last look. Every copy counts; who leads tells, so that each stage is told once."""
+        """Count the stages that went since the last look. Every copy counts, the leader tells, so each is told once."""
         gone: dict[int, tuple[Partition, int, int]] = {}
         for set_id, replica in self._engine.replicas.items():
             if set_id == CLUSTER_SET:

@@ -26,12 +26,12 @@ def wall_clock_ms() -> int:
 
 
 def steady_clock_ms() -> int:
-    """Milliseconds of a clock that nobody sets. It counts the time in which the machine sleeps, where there is one."""
+    """Return the milliseconds of a clock that is never set; it counts the time in which the machine sleeps."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
 class FollowingClock:
-    """What time it is here."""
+    """The time on this broker."""
 
     def __init__(self, wall_ms: Callable[[], int] = wall_clock_ms, steady_ms: Callable[[], int] = steady_clock_ms):
         self._wall_ms = wall_ms

@@ -1,4 +1,4 @@
-"""Everything that the engine has for other brokers, handed to the lines: messages, pieces of snapshots, answers.
+"""Dispatch: messages, pieces of snapshots and answers of the engine go to the lines of other brokers.
 
 Called after every turn that may have made some. What has no known way is lost; that costs time and nothing else.
 """
@@ -22,7 +22,7 @@ log = logging.getLogger("lanner.broker")
 
 
 class Dispatch:
-    """The way out of one engine."""
+    """Sends what one engine has for other brokers."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Dispatch:
         self._spawn = spawn
 
     def send(self) -> None:
-        """Messages leave at once; pieces of snapshots when they have been read."""
+        """Send messages at once, and pieces of snapshots when they have been read."""
         engine, route = self._engine, self._steward.route
         messages = engine.take_messages()
         if messages:

@@ -4,8 +4,8 @@ The danger is two clusters that take themselves for one, or a disk that lost its
 
 - *One broker founds.* The one at the first of the seeds gathers who the others are, records the list of founders with a
   fresh cluster id, and only then starts. Every other founder records the same list, verbatim, before it votes.
-- *Nobody founds what exists.* Who meets a recorded list with itself in it takes that one; who is not in it (its
-  disk is new) joins instead, and gets a replica id of its own that never voted before.
+- *No broker founds what exists.* One that meets a recorded list with itself in it takes that one; one that is not in it
+  (its disk is new) joins instead, and gets a replica id of its own that never voted before.
 - *The record decides.* Once it is there, seeds and addresses to join are not looked at again.
 - *A newcomer is told who is there now.* The founders may all be gone; their list only says with whom the log began.
 
@@ -62,7 +62,7 @@ class Founding(msgspec.Struct, frozen=True):
 
     @property
     def told(self) -> tuple[Registration, ...]:
-        """Whom this broker may expect to meet before the metadata says who is there."""
+        """The brokers that this one may expect to meet before the metadata says who is there."""
         return self.brokers or self.founders
 
     @property
@@ -76,7 +76,7 @@ def encode_record(founding: Founding) -> bytes:
 
 
 def decode_record(data: bytes, node_id: str) -> Founding:
-    """The record of this broker; anything else in its place is refused, because guessing could split a cluster."""
+    """Decode the record of this broker; refuse anything else, because guessing could split a cluster."""
     try:
         if len(data) > RECORD_BYTES_MAX:
             raise ValueError("it is too long")
@@ -134,17 +134,17 @@ Verdict = Found | Adopt | Join | Wait
 
 
 def judge(own: Registration, seeds: Sequence[str], answers: Sequence[wire.PeerInfoReply | None]) -> Verdict:
-    """What follows from what the seeds answered (None: nothing), in their order."""
+    """Return what follows from the answers of the seeds, in their order; None for a seed that did not answer."""
     clusters = {answer.cluster_id for answer in answers if answer is not None and answer.cluster_id}
     if len(clusters) > 1:
         return Wait(f"the seeds belong to different clusters ({', '.join(sorted(clusters))}): check their addresses")
     for seed, answer in zip(seeds, answers, strict=True):
         if answer is not None and answer.cluster_id and answer.broker.node_id != own.node_id:
             founders = tuple(registration_of(founder) for founder in answer.founders)
-            places = [place for place, founder in enumerate(founders, start=1) if founder.node_id == own.node_id]
+            numbers = [number for number, founder in enumerate(founders, start=1) if founder.node_id == own.node_id]
             if not _is_sound(answer.cluster_id, founders):
                 return Wait(f"the broker at {seed} shows a cluster that makes no sense: check what listens there")
-            return Adopt(Founding(answer.cluster_id, founders, places[0])) if places else Join(seed)
+            return Adopt(Founding(answer.cluster_id, founders, numbers[0])) if numbers else Join(seed)
     nodes = [None if answer is None else answer.broker.node_id for answer in answers]
     if nodes[0] != own.node_id and None not in nodes and own.node_id not in nodes:
         return Wait(
@@ -167,7 +167,7 @@ def judge(own: Registration, seeds: Sequence[str], answers: Sequence[wire.PeerIn
 
 
 def _is_sound(cluster_id: str, founders: Sequence[Registration]) -> bool:
-    """What is recorded can never be changed, so it is checked before."""
+    """Check what is to be recorded: it can never be changed."""
     try:
         encode_found_cluster(cluster_id, founders, 0)
     except ValidationError:
@@ -196,7 +196,7 @@ def founder_of(given: Registration) -> wire.Founder:
 
 
 class Search:
-    """Asks around until this broker belongs somewhere. Records nothing itself."""
+    """Asks other brokers until this one belongs to a cluster. Records nothing itself."""
 
     def __init__(self, own: Registration, ask: Ask, fresh_cluster_id: str) -> None:
         self._own = own
@@ -208,7 +208,7 @@ class Search:
         return Founding(self._fresh_cluster_id, (self._own,), 1)
 
     async def among(self, seeds: Sequence[str]) -> Founding:
-        """Found a cluster with these, or take the place in it that is already there."""
+        """Found a cluster with these, or take the one that they have founded."""
         while True:
             verdict = judge(self._own, seeds, await asyncio.gather(*(self._info(seed, seeds) for seed in seeds)))
             if isinstance(verdict, Found):
@@ -222,7 +222,7 @@ class Search:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     async def join(self, addresses: Sequence[str]) -> Founding:
-        """Have a running cluster take this broker in; those who answer may name others, who are asked as well."""
+        """Have a running cluster take this broker in; brokers that answer may name others, which are asked as well."""
         asked = [address for address in dict.fromkeys(addresses) if address != self._own_address]
         while True:
             problems: list[str] = []
@@ -254,7 +254,7 @@ class Search:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
     def _taken_in(self, reply: wire.PeerInfoReply) -> Founding:
-        """The place that the answer gives to this broker; an error says why there is none yet."""
+        """Return what is to be recorded after an answer; an error says why this broker is not taken in yet."""
         present = tuple(registration_of(one) for one in reply.brokers if one.node_id != self._own.node_id)
         named = [one.addresses["native"] for one in present if "native" in one.addresses]
         if not reply.cluster_id:

@@ -13,7 +13,7 @@ REMEMBERED_MAX: Final = 1_000
 
 
 class Notices:
-    """What was said lately. One about the same thing is said again when it is new, or after a while."""
+    """The notices of late. One about the same thing is logged again when its text is new, or after a while."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Notices:
         self._said: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def say(self, about: str, text: str, level: int = logging.WARNING) -> bool:
-        """Whether it was said."""
+        """Log a notice about something, unless it was just logged; return whether it was."""
         now = self._now_seconds()
         before, at = self._said.get(about, ("", 0.0))
         if text == before and now - at < self._again_seconds:

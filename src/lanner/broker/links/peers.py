@@ -83,7 +83,7 @@ class _Line:
         return link if link is not None and link.is_open and link.unsent_bytes <= LINE_BYTES_MAX else None
 
     def flush(self) -> None:
-        """Everything that gathered, in frames of bounded size; or, when it cannot go, a word to the Raft nodes."""
+        """Send what gathered, in frames of bounded size; tell the Raft nodes when it cannot go."""
         outbox, self.outbox = self.outbox, []
         link = self.usable
         if link is None:
@@ -92,9 +92,9 @@ class _Line:
         items: list[tuple[int, int]] = []
         buffers: list[bytes | memoryview] = []
         size = 0
-        for place, (set_id, message) in enumerate(outbox):
+        for number, (set_id, message) in enumerate(outbox):
             if not items and link.unsent_bytes > LINE_BYTES_MAX:
-                self._give_up(outbox[place:])
+                self._give_up(outbox[number:])
                 break
             parts = encode_message(message)
             length = sum(map(len, parts))
@@ -111,7 +111,7 @@ class _Line:
     def tell(
         self, link: ClientLink, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()
     ) -> None:
-        """What this connection cannot carry is lost with it; nothing that happens to a line hurts the broker."""
+        """Send one frame. What this connection cannot carry is lost with it, and never hurts the broker."""
         try:
             link.tell(command, control, bulk)
         except LannerError as error:
@@ -166,7 +166,7 @@ class _Peer:
         self._dialling: asyncio.Task[ClientLink] | None = None
 
     def flush(self) -> None:
-        """Both lines; or one write instead of two, where that delays nothing."""
+        """Send what waits on both lines; with one write instead of two, where that delays nothing."""
         bulk, pulse = self.bulk, self.pulse
         link = bulk.usable if bulk.outbox and pulse.outbox else None
         if link is not None and link.is_idle:
@@ -178,7 +178,7 @@ class _Peer:
             bulk.flush()
 
     async def call_link(self) -> ClientLink:
-        """The connection for calls; one dial serves all who wait for it."""
+        """Return the connection for calls; one dial serves all that wait for it."""
         if self._calls is not None and self._calls.is_open:
             return self._calls
         if self._dialling is None or self._dialling.done():
@@ -212,7 +212,7 @@ class Peers:
         self.on_removed: Callable[[BrokerRemoved], None] = lambda _error: None  # another broker says so of this one
         self._peers: dict[str, _Peer] = {}
         self._heard: dict[str, float] = {}
-        self._leaving: set[str] = set()  # those who said that they stop
+        self._leaving: set[str] = set()  # brokers that said that they stop
         self._addresses: dict[str, Address] = {}  # as they said themselves
         self._dirty: dict[_Peer, None] = {}
         self._flush_due = False
@@ -250,7 +250,7 @@ class Peers:
         return node_id in self._peers
 
     def met(self, peer: PeerHello, address: Address | None) -> None:
-        """That broker has connected: it is there, and says where it is reached."""
+        """Take note that a broker has connected: it is there, and says where it is reached."""
         found = self._peers.get(peer.node_id)
         if found is not None:
             if address is not None:
@@ -259,7 +259,7 @@ class Peers:
             found.pulse.dial_now.set()
 
     def heard(self, node_id: str, pulse: Pulse, sets: Container[int]) -> None:
-        """A pulse came: it lives, and leads these, of which only those count that there are."""
+        """Take note of a pulse: the broker lives, and leads some of these sets."""
         if node_id not in self._peers:
             return
         self._heard[node_id] = self.loop.time()
@@ -274,12 +274,12 @@ class Peers:
                 leaders[set_id] = (term, node_id)
 
     def is_alive(self, node_id: str) -> bool:
-        """A pulse was heard a moment ago; this broker itself always lives."""
+        """Return whether a pulse was heard a moment ago; this broker itself always lives."""
         heard = self._heard.get(node_id)
         return node_id == self.home.node_id or (heard is not None and self.loop.time() - heard <= ALIVE_SECONDS)
 
     def may_lead(self, node_id: str) -> bool:
-        """Whether leadership may go there: it lives, and has not said that it stops."""
+        """Return whether leadership may go there: the broker lives, and has not said that it stops."""
         return node_id not in self._leaving and self.is_alive(node_id)
 
     @property
@@ -292,7 +292,7 @@ class Peers:
         return next(iter(self.addresses_of(node_id)), None)
 
     def forget_leaders(self, sets: Container[int]) -> None:
-        """Of sets that are no longer there."""
+        """Forget the leaders of sets that are no longer there."""
         for set_id in [one for one in self.leaders if one not in sets]:
             del self.leaders[set_id]
 
@@ -304,7 +304,7 @@ class Peers:
         self._notices.say(node_id, text)
 
     def addresses_of(self, node_id: str) -> list[Address]:
-        """Where a broker may be reached, the likeliest first."""
+        """Return where a broker may be reached, the likeliest first."""
         said = self._addresses.get(node_id)
         found = [] if said is None else [said]
         return list(dict.fromkeys([*found, *self.home.addresses_of(node_id)]))
@@ -312,7 +312,7 @@ class Peers:
     # ------------------------------------------------------------------ connections
 
     async def dial(self, node_id: str, *, bulk: bool) -> ClientLink:
-        """A connection to that broker, whichever of its addresses answers in its name."""
+        """Connect to a broker at the first of its addresses that answers in its name."""
         problem: LannerError = ConnectionLost(f"where broker {node_id[:8]} is reached is not known yet")
         addresses = self.addresses_of(node_id)
         if not any(map(self.is_alive, self._peers)):
@@ -354,7 +354,7 @@ class Peers:
     # ------------------------------------------------------------------ saying
 
     def put(self, node_id: str, set_id: int, message: Message) -> None:
-        """To be sent by the next `flush`."""
+        """Keep a message for the next `flush`."""
         peer = self._peers.get(node_id)
         if peer is None:
             self.on_unreachable(set_id, message.receiver)
@@ -364,7 +364,7 @@ class Peers:
         self._dirty[peer] = None
 
     def send(self, node_id: str, set_id: int, message: Message) -> None:
-        """To be sent when this turn of the loop is over."""
+        """Send a message when this turn of the loop is over."""
         self.put(node_id, set_id, message)
         if not self._flush_due:
             self._flush_due = True
@@ -377,7 +377,7 @@ class Peers:
             peer.flush()
 
     def send_snapshot(self, node_id: str, value: snapshots.Piece | snapshots.Reply) -> None:
-        """Pieces leave at a bounded rate, over all peers together; answers leave at once."""
+        """Send pieces at a bounded rate, over all peers together, and answers at once."""
         data = snapshots.encode(value)
         now = self.loop.time()
         if isinstance(value, snapshots.Reply):
@@ -397,13 +397,13 @@ class Peers:
             peer.bulk.tell(link, Command.SNAPSHOT, SnapshotFrame(), [data])
 
     def pulse(self, now_ms: int, led: Sequence[tuple[int, int]], *, leaving: bool = False) -> None:
-        """A sign of life to everybody; each connection is told what is new, and now and then everything."""
+        """Send a sign of life to every broker; each connection is told what is new, and now and then everything."""
         for peer in self._peers.values():
             link = peer.pulse.usable
             if link is not None:
                 line = peer.pulse
                 line.pulses += 1
-                if line.pulses % PULSES_UNTIL_ALL == 0:  # for a listener to whom some of it was news too early
+                if line.pulses % PULSES_UNTIL_ALL == 0:  # for a broker that heard some of it too early
                     line.told = {}
                 told = line.told
                 news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
@@ -411,7 +411,7 @@ class Peers:
                 line.tell(link, Command.PULSE, Pulse(now_ms, news, leaving))
 
     def report(self, node_id: str, items: Sequence[ReportItem]) -> None:
-        """Tell the broker that conducts what became of tries here; to nobody it is lost, and comes again."""
+        """Send reports of tries to the broker that conducts; without one they are lost, and come again."""
         peer = self._peers.get(node_id)
         link = None if peer is None else peer.pulse.usable
         if peer is not None and link is not None:
@@ -420,13 +420,13 @@ class Peers:
                 peer.pulse.tell(link, Command.REPORT, Report(part))
 
     def watch(self) -> None:
-        """Notice who has gone silent since the last look."""
+        """Notice which brokers have gone silent since the last look."""
         now = self.loop.time()
         for node_id in [one for one, heard in self._heard.items() if now - heard > ALIVE_SECONDS]:
             self.refused(node_id)
 
     def refused(self, node_id: str) -> None:
-        """Nobody listens where that broker was: its process is gone. No reason to wait until it has been silent."""
+        """Count a broker as silent at once: no process listens where it was."""
         if self._heard.pop(node_id, None) is not None:
             self._leaving.discard(node_id)
             self.on_silent(node_id)
@@ -442,7 +442,7 @@ class Peers:
         *,
         timeout_ms: int,
     ) -> Reply:
-        """One request to that broker, which serves it itself or refuses."""
+        """Send one request to a broker, which serves it itself or refuses; return its answer."""
         peer = self._peers.get(node_id)
         if peer is None:
             raise ConnectionLost(f"broker {node_id[:8]} is not known here")
@@ -450,7 +450,7 @@ class Peers:
             async with asyncio.timeout(max(timeout_ms, 1) / 1_000):
                 try:
                     link = await peer.call_link()
-                except ConflictError as error:  # another broker listens there: no business of who asked
+                except ConflictError as error:  # another broker listens there: the caller need not know
                     raise ConnectionLost(error.message, **error.details) from error
                 return await link.request(command, control, bulk)
         except RequestTimeout as error:  # why the connection ended, which is no answer: it may have taken effect
@@ -459,7 +459,7 @@ class Peers:
             raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None
 
     async def ask_at(self, address: Address, command: Command, control: Control) -> Any:
-        """One request to the broker that listens there: for brokers that do not know each other yet."""
+        """Send one request to an address: for brokers that do not know each other yet."""
         link = await open_connection(*address, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=self.home.hello)
         try:
             async with asyncio.timeout(10 * DIAL_TIMEOUT_MS / 1_000):

@@ -19,8 +19,8 @@ in a real broker, the simulator in tests) carries out what it asks for and repor
 
 At most one commit is in flight; what is to be stored gathers meanwhile and goes into the next one (group commit). What
 needs no disk does not wait for it: a pump during a commit hands out heartbeats, their answers, and entries for
-followers, whose disks may be faster. A caller is answered only for what is durable here and committed, so nobody hears
-of something that a power loss could take back.
+followers, whose disks may be faster. A caller is answered only for what is durable here and committed, so it
+hears of nothing that a power loss could take back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UNCOMMITTED_BYTES_MAX: Final = 2 * limits.UNCOMMITTED_BYTES_MAX_PER_PARTITION
 
 
 class Seat(NamedTuple):
-    """Which replica of a set this broker holds, and who the set was born with."""
+    """Which replica of a set this broker holds, and which replicas the set began with."""
 
     replica_id: int
     founders: frozenset[int]
@@ -173,7 +173,7 @@ class Engine:
             replica.close(error)
 
     def drop(self, set_id: int, *, save: bool = False) -> Replica | None:
-        """Nothing drives the set any more; where it stands may still be saved."""
+        """Stop driving a set; where it stands may still be saved."""
         for known in (self._dirty, self._delayed) if save else (self._dirty, self._delayed, self._unsaved):
             known.pop(set_id, None)
         for part in (self.timers, self._rest, self.tails, self.installs):
@@ -182,14 +182,14 @@ class Engine:
         return self.replicas.pop(set_id, None)
 
     def _damaged(self, set_id: int, error: StorageDamaged) -> None:
-        """A saved entry is damaged: another replica should lead, if there is one."""
+        """Have another replica lead, if there is one: a saved entry is damaged."""
         replica = self.replicas.get(set_id)
         if replica is not None:
             replica.node.reluctant = True
             self.wake(set_id)
 
     def change_settings(self, set_id: int, settings: TopicSettings) -> None:
-        """The topic's settings, from the next decision on; what is due may be due at another time now."""
+        """Use the topic's settings from the next decision on; what is due may be due at another time now."""
         self.settings[set_id] = settings
         replica = self.replicas.get(set_id)
         if replica is not None:
@@ -199,7 +199,7 @@ class Engine:
         return self.timers.settings_now(self.settings.get(set_id) or _DEFAULT_SETTINGS)
 
     def wake(self, set_id: int) -> None:
-        """Something happened to a set from outside: look at it in the next pump, and tick it again if it rests."""
+        """Look at a set in the next pump, and tick it again if it rests: something happened to it from outside."""
         replica = self.replicas.get(set_id)
         if replica is not None:
             self._dirty[set_id] = replica
@@ -218,14 +218,14 @@ class Engine:
     # ------------------------------------------------------------------ calls
 
     def propose(self, set_id: int, payload: bytes, on_applied: OnApplied) -> int:
-        """Put a record into a set's log; on_applied is told its fate once it is durable and applied."""
+        """Put a record into a set's log; on_applied is told its result once it is durable and applied."""
         replica = self.replica(set_id)
         index = replica.propose(payload, on_applied)
         self._dirty[set_id] = replica
         return index
 
     def step(self, set_id: int, message: Message) -> None:
-        """A message of another replica of the set arrived. One for a set that is not here is taken for a lost one."""
+        """Take a message of another replica of the set. One for a set that is not here counts as lost."""
         replica = self.replicas.get(set_id)
         if replica is None:
             return
@@ -245,7 +245,7 @@ class Engine:
             replica.node.report_unreachable(replica_id)
 
     def take_messages(self) -> list[tuple[int, Message]]:
-        """What is to be sent to other replicas, as (set, message); handed out once. Losing some costs only time."""
+        """Return messages for other replicas, as (set, message), each once. Losing some costs only time."""
         messages, self._messages = self._messages, []
         return messages
 
@@ -255,12 +255,12 @@ class Engine:
         return self.sending.take(saving)
 
     def take_replies(self) -> list[Reply]:
-        """Answers to pieces of snapshots, to be sent; handed out once."""
+        """Return answers to pieces of snapshots, to be sent; each is handed out once."""
         replies, self.installs.replies = self.installs.replies, []
         return replies
 
     def step_snapshot(self, value: Piece | Reply) -> None:
-        """A piece of a snapshot has arrived, or the answer to one. Losing either costs only time."""
+        """Take a piece of a snapshot, or the answer to one. Losing either costs only time."""
         replica = self.replicas.get(value.set_id)
         if replica is None:
             return
@@ -271,7 +271,7 @@ class Engine:
         self._dirty[value.set_id] = replica
 
     def take_installed(self) -> list[int]:
-        """The sets whose state a snapshot has replaced, told once; for those who keep something of their state."""
+        """Return the sets whose state a snapshot has replaced, each once, for callers that keep something of it."""
         installed, self._installed_sets = self._installed_sets, {}
         return list(installed)
 
@@ -319,7 +319,7 @@ class Engine:
             self._take_ready(replica)
             if replica.unstored and not replica.closed:
                 self._rest.wake(replica)
-                # A snapshot may take this log's place with this commit: nothing of the log may come after it.
+                # A snapshot may replace this log with this commit: nothing of the log may come after it.
                 readies, room = replica.take_unstored(room, everything=set_id in installs)
                 if readies:
                     stored.append((replica, readies))
@@ -345,7 +345,7 @@ class Engine:
                 self._delayed[set_id] = replica
 
     def committed(self, commit: Commit) -> None:
-        """The commit is durable: tell the Raft nodes, apply what that commits, and answer the callers."""
+        """Tell the Raft nodes that the commit is durable, apply what that commits, and answer the callers."""
         assert self._in_flight is not None and self._in_flight[0] is commit
         _, stored, building = self._in_flight
         self._in_flight = None
@@ -451,13 +451,13 @@ class Engine:
         return job.save.encode_some()
 
     def saved(self, job: SaveJob) -> None:
-        """The table holds the save: the logs before it are no longer needed to rebuild the machines."""
+        """Take note that the table holds the save: the logs before it are no longer needed to rebuild the machines."""
         self.ledger.saved(job.save)
         self._saving = None
         self.installs.saved(job.built)
         for replica, index in job.taken:
             if replica.closed or index <= replica.node.compacted_index:
-                continue  # such as what was saved before a snapshot took its place
+                continue  # such as what was saved before a snapshot replaced it
             if replica.has_peers:
                 self.tails.saved(replica, index)
             else:

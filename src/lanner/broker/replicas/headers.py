@@ -9,7 +9,7 @@ from lanner import batch
 
 
 class KnownHeaders:
-    """By the payload that was proposed. Who puts one here takes it away when the proposal's fate is known."""
+    """Headers by the payload that was proposed. The caller that adds one removes it with the proposal's outcome."""
 
     __slots__ = ("_known",)
 

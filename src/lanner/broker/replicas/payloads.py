@@ -1,4 +1,4 @@
-"""Payloads that were applied a moment ago, for those who read at the tail of a log."""
+"""Payloads that were applied a moment ago, for readers at the tail of a log."""
 
 from __future__ import annotations
 
