@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 
 from lanner.errors import DeadlineExceeded, LannerError
-from lanner.net.waiters import Waiters
 
 
 class Waiting:
@@ -15,11 +14,15 @@ class Waiting:
 
     def __init__(self, failed: asyncio.Future[LannerError]) -> None:
         self._failed = failed
-        self._waiters = Waiters()
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
         """Have every caller look at its condition again: something may have changed."""
-        self._waiters.wake_all()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def until(self, condition: Callable[[], bool], timeout_ms: int | None = None) -> None:
         """Return when the condition holds; DeadlineExceeded when it does not in time, and why the broker failed."""
@@ -28,7 +31,9 @@ class Waiting:
                 while not condition():
                     if self._failed.done():
                         raise self._failed.result()
-                    await self._waiters.wait()
+                    waiter: asyncio.Future[None] = self._loop.create_future()
+                    self._waiters.append(waiter)
+                    await waiter
         except TimeoutError:
             raise DeadlineExceeded() from None
 

@@ -21,7 +21,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Protocol
 
 from lanner import batch, limits
@@ -37,11 +36,9 @@ from lanner.client.parcel import (
     may_have_taken_effect,
 )
 from lanner.errors import DeadlineExceeded, LannerError, NotLeader, ProducerFenced
-from lanner.net.backoff import Backoff
 
-_PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 1.0
-_RETRY_AFTER_MS_MAX: Final = 10_000
+BACKOFF_MS: Final = 20
+BACKOFF_MS_MAX: Final = 1_000
 UNNUMBERED_INFLIGHT_MAX: Final = 64
 MESSAGE_OVERHEAD_BYTES: Final = 16  # what a message takes in a batch beside its own bytes, rounded up
 
@@ -99,7 +96,7 @@ class Accumulator:
         self.identity: Identity | None = None
         self.buffered_bytes = 0
         self.parcels = 0  # whose fate is not known yet
-        self._backoff = partial(Backoff, _PAUSE_S, _PAUSE_S_MAX, rng.random)
+        self._rng = rng
         self._lanes: dict[tuple[str, int, int, bool], Lane] = {}
         self._active: dict[Lane, None] = {}  # lanes with something to send, in the order they got it
         self._waiting_identity = False
@@ -119,7 +116,7 @@ class Accumulator:
         key = (topic, partition, priority, sequenced)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(topic, partition, priority, sequenced and self.idempotent, self._backoff())
+            lane = self._lanes[key] = Lane(topic, partition, priority, sequenced and self.idempotent)
         return lane
 
     def add(
@@ -300,7 +297,7 @@ class Accumulator:
         lane = parcel.lane
         lane.unanswered -= 1
         lane.flight.remove(parcel)
-        lane.backoff.reset()
+        lane.failures = 0
         parcel.base_offset = base_offset
         parcel.timestamp_ms = timestamp_ms
         parcel.duplicate = duplicate
@@ -326,11 +323,12 @@ class Accumulator:
             parcel.uncertain = True
         if not lane.resend:
             lane.resend = True
-            at_once = elsewhere and lane.backoff.is_fresh
-            pause_ms = lane.backoff.pause_s() * 1_000
-            lane.retry_at_ms = 0.0 if at_once else now_ms + pause_ms
+            lane.failures += 1
+            backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(lane.failures - 1, 10))
+            at_once = elsewhere and lane.failures == 1
+            lane.retry_at_ms = 0.0 if at_once else now_ms + backoff_ms * (0.5 + self._rng.random())
         if error.retry_after_ms is not None and not isinstance(error, NotLeader):  # a leader is looked for meanwhile
-            lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, _RETRY_AFTER_MS_MAX))
+            lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, 10 * BACKOFF_MS_MAX))
         self._active[lane] = None
         return [] if lane.unanswered else self._judge(lane, now_ms)
 
@@ -449,7 +447,7 @@ class Accumulator:
         for lane in self._active:
             if concerned(lane):
                 lane.retry_at_ms = 0.0
-                lane.backoff.reset()
+                lane.failures = 0
 
     def _settle(self, parcel: Parcel) -> None:
         parcel.settled = True
