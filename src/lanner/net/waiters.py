@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+
+class _End(Enum):
+    """How a wait ends."""
+
+    ALONE = "woken alone"
+    WITH_ALL = "woken with all others"
+    TIME_OUT = "the time ran out"
 
 
 class Waiters:
@@ -20,26 +29,26 @@ class Waiters:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[bool]] = []  # True: it was woken alone
+        self._waiting: list[asyncio.Future[_End]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait to be woken; False when the time ran out first."""
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[_End] = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(max(0.0, timeout_s), answer_to(waiter), _End.TIME_OUT)
         self._waiting.append(waiter)
         try:
-            if timeout_s is None:
-                await waiter
-                return True
-            await asyncio.wait([waiter], timeout=max(0.0, timeout_s))
-            return waiter.done()
+            return await waiter is not _End.TIME_OUT
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.result():
+            if waiter.done() and not waiter.cancelled() and waiter.result() is _End.ALONE:
                 self.wake_one()  # it was this one's turn
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
 
@@ -48,7 +57,7 @@ class Waiters:
         while self._waiting:
             waiter = self._waiting.pop(0)
             if not waiter.done():
-                waiter.set_result(True)
+                waiter.set_result(_End.ALONE)
                 return
 
     def wake_all(self) -> None:
@@ -57,7 +66,7 @@ class Waiters:
             waiting, self._waiting = self._waiting, []
             for waiter in waiting:
                 if not waiter.done():
-                    waiter.set_result(False)
+                    waiter.set_result(_End.WITH_ALL)
 
 
 def answer_to(future: asyncio.Future[Result]) -> Callable[[Result], None]:

@@ -13,6 +13,7 @@ from typing import Any
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
 from lanner.errors import LannerError
+from lanner.net.waiters import Waiters
 
 
 class Questions:
@@ -22,7 +23,7 @@ class Questions:
         self._node = node
         self._engine = node.engine
         self._loop = asyncio.get_running_loop()
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: set[Waiters] = set()
 
     async def ask(
         self, replica: Replica, request: Any, when_unheard: Callable[[Any, int], None] | None = None
@@ -54,26 +55,18 @@ class Questions:
 
     async def news(self, replicas: Sequence[Replica], seconds: float) -> None:
         """Sleep until one of these partitions has something new, the time is over, or the broker drains."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-
-        def wake() -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        timer = self._loop.call_later(seconds, wake)
+        waiter = Waiters()
         self._waiters.add(waiter)
         for replica in replicas:
-            replica.watchers.add(wake)
+            replica.watchers.add(waiter.wake_all)
         try:
-            await waiter
+            await waiter.wait(seconds)
         finally:
-            timer.cancel()
             self._waiters.discard(waiter)
             for replica in replicas:
-                replica.watchers.discard(wake)
+                replica.watchers.discard(waiter.wake_all)
 
     def wake_all(self) -> None:
         """Let everybody who waits look again, and find that the broker drains."""
-        for waiter in list(self._waiters):
-            if not waiter.done():
-                waiter.set_result(None)
+        for waiter in self._waiters:
+            waiter.wake_all()
