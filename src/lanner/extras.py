@@ -14,7 +14,17 @@ from lanner.errors import NotInstalled
 
 # By the names that are imported. Spark's Java is not among them: a machine may have one of its own.
 MODULES: Final = {
-    "server": ("httptools", "lmdb", "starlette", "uvicorn", "yaml"),
+    "server": (
+        "google",
+        "grpc",
+        "grpc_health",
+        "grpc_reflection",
+        "httptools",
+        "lmdb",
+        "starlette",
+        "uvicorn",
+        "yaml",
+    ),
     "spark": ("pyarrow", "pyspark", "yaml"),
 }
 

@@ -91,6 +91,14 @@ LIST_ITEMS_MAX: Final = 1_000
 LIST_BYTES_MAX: Final = 8 * MIB  # of messages in one page of a listing or a look; one always fits
 READ_BYTES_MAX: Final = 64 * MIB  # what one call reads of the journal, however little of it is wanted
 REST_BODY_BYTES_MAX: Final = 8 * MIB
+GRPC_REQUEST_BYTES_MAX: Final = 8 * MIB
+GRPC_RESPONSE_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX  # what a page or a poll holds, and what it is wrapped in
+GRPC_CALLS_MAX: Final = 10_000  # in hand at once, over all connections; a subscription is one
+GRPC_CALLS_PER_CONNECTION_MAX: Final = 1_024
+GRPC_STREAMS_MAX: Final = 1_024  # of those, streams of requests, of each service
+GRPC_ANSWER_MS: Final = 50  # before a caller's deadline a poll that waits is answered
+GRPC_CONSUMERS_MAX: Final = 10_000  # of Queue's, that a broker remembers
+GRPC_SEATS_SHARE: Final = 4  # one of so many connections of callers is for gRPC, which counts its own
 
 LEASE_MS_MIN: Final = 10
 LEASE_MS_MAX: Final = 12 * 3_600_000
@@ -184,6 +192,8 @@ assert FETCH_BYTES_MAX <= FRAME_BYTES_MAX - CONTROL_BYTES_MAX
 assert BATCH_BYTES_MAX < LIST_BYTES_MAX <= POLL_BYTES_MAX < READ_BYTES_MAX
 assert FRAME_BYTES_MAX < CONNECTION_INFLIGHT_BYTES_MAX
 assert FRAME_BYTES_MAX < CONNECTION_UNSENT_BYTES_MAX
+assert BATCH_BYTES_MAX < GRPC_REQUEST_BYTES_MAX and 2 * GRPC_REQUEST_BYTES_MAX <= UNFINISHED_BYTES_MAX
+assert POLL_BYTES_MAX < GRPC_RESPONSE_BYTES_MAX
 assert 2 * FRAME_BYTES_MAX <= UNFINISHED_BYTES_MAX
 assert 4 * CONTROL_BYTES_MAX <= CONTROLS_BYTES_MAX
 assert BATCH_BYTES_MAX < UNCOMMITTED_BYTES_MAX_PER_PARTITION <= UNCOMMITTED_BYTES_MAX_PER_BROKER

@@ -40,6 +40,7 @@ class Server:
         self.settings = settings
         self.native_address: tuple[str, int] | None = None
         self.http_address: tuple[str, int] | None = None
+        self.grpc_address: tuple[str, int] | None = None
         self.node = Node(settings)
         self.service: Service
         self._opened = False
@@ -99,6 +100,7 @@ class Server:
         if self.native_address is not None:
             await native.accept()
         await self._open_rest(unfinished, seats)
+        await self._open_grpc(unfinished, seats)
         if joined:
             node.identity.introduce(self.service.addresses)
         else:
@@ -120,6 +122,14 @@ class Server:
             body_deadline_ms=self.settings.body_deadline_ms,
         )
         self.http_address = await self._open("http", rest, rest.start)
+
+    async def _open_grpc(self, unfinished: Unfinished, seats: Seats) -> None:
+        if not self.settings.grpc:
+            return
+        from lanner.api.grpc import GrpcDoor  # it costs time and memory: only when wanted
+
+        door = GrpcDoor(self.service, unfinished=unfinished, seats=seats)
+        self.grpc_address = await self._open("grpc", door, door.start)
 
     async def _open(
         self, name: str, door: Door, start: Callable[[str, int], Awaitable[Address]]

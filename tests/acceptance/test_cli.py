@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -86,7 +87,7 @@ def test_up_says_what_is_where_and_drains_when_told_to_stop(tmp_path, monkeypatc
         assert ready["event"] == "ready"
         assert ready["http"] == f"http://{os.environ['LANNER_HTTP']}"
         assert not ready["native"].endswith(":0")
-        assert ready["grpc"] is None
+        assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", ready["grpc"])
         lanner("publish", "orders", "x", "-s", ready["native"])
         process.send_signal(signal.SIGTERM)
         assert json.loads(process.stdout.readline()) == {"event": "stopped"}
@@ -94,14 +95,14 @@ def test_up_says_what_is_where_and_drains_when_told_to_stop(tmp_path, monkeypatc
 
 
 def test_a_second_broker_on_the_same_data_is_refused_in_one_line(broker, tmp_path):
-    words = ["up", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0"]
+    words = ["up", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--grpc", ""]
     done = process(*words, code=1)
     assert "DataDirectoryRefused" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_a_taken_port_is_told_in_one_line(broker, tmp_path):
-    words = ["up", "--data", str(tmp_path / "other"), "--http", "", "--native", broker.native]
+    words = ["up", "--data", str(tmp_path / "other"), "--http", "", "--native", broker.native, "--grpc", ""]
     done = process(*words, code=1)
     assert "in use" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

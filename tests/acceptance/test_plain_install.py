@@ -90,7 +90,7 @@ def run(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[
 
 
 def test_the_environment_has_nothing_of_a_broker_or_of_spark(plain: Path, tmp_path: Path) -> None:
-    names = ["httptools", "lmdb", "starlette", "uvicorn", "pyspark", "pyarrow", "yaml", "pytest"]
+    names = ["grpc", "google", "httptools", "lmdb", "starlette", "uvicorn", "pyspark", "pyarrow", "yaml", "pytest"]
     code = f"import importlib.util; print([name for name in {names} if importlib.util.find_spec(name)])"
     done = run([plain / "python", "-c", code], tmp_path)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -125,9 +125,10 @@ def test_what_starts_or_repairs_a_broker_names_the_extra_server(
     command = [plain / "lanner", *words.split()]
     done = run(command, tmp_path)
     what = f"lanner {words.partition(' --')[0]}"
+    missing = "google, grpc, grpc_health, grpc_reflection, httptools, lmdb, starlette, uvicorn, yaml"
     assert done.stderr == (
-        f"NotInstalled: {what} needs the extra 'server', and there is no httptools, lmdb, starlette, uvicorn, yaml "
-        "here. Type: pip install 'lanner[server]' (in a checkout: make setup)\n"
+        f"NotInstalled: {what} needs the extra 'server', and there is no {missing} here. "
+        "Type: pip install 'lanner[server]' (in a checkout: make setup)\n"
     )
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
     done = run([*command, "--json"], tmp_path)

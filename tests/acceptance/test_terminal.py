@@ -36,7 +36,7 @@ class Shown(NamedTuple):
 
 LINES = b"".join(b"line %d\n" % number for number in range(1_000))
 SHOWN = [
-    Shown("up --data alone --http 127.0.0.1:0 --native 127.0.0.1:0", "Lanner is up.", runs_on=True),
+    Shown("up --data alone --http 127.0.0.1:0 --native 127.0.0.1:0 --grpc 127.0.0.1:0", "Lanner is up.", runs_on=True),
     Shown("config show --partitions 6", "127.0.0.1:7400"),
     Shown("topic create orders partitions=1 max_deliveries=1 backoff_ms=0", "orders"),
     Shown("publish orders", "Published 1,000 messages", piped=LINES),

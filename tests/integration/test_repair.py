@@ -54,7 +54,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def up(broker: BrokerProcess, *more: str) -> subprocess.CompletedProcess[str]:
     """`lanner up` as a user runs it, where it is expected to end by itself."""
-    doors = ("--native", broker.native, "--http", f"{broker.host}:{broker.http_port}")
+    doors = ("--native", broker.native, "--http", f"{broker.host}:{broker.http_port}", "--grpc", "")
     return command("up", "--data", str(broker.data), *doors, *more)
 
 

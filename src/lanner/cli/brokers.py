@@ -37,6 +37,7 @@ def add(
     name: Annotated[str, typer.Option("--name", help="Its name.", show_default="the next free node-N")] = "",
     native: Annotated[str, typer.Option("--native", help="HOST:PORT.", show_default="a free port here")] = "",
     http: Annotated[str, typer.Option("--http", help="REST, HOST:PORT.", show_default="a free port here")] = "",
+    grpc: Annotated[str, typer.Option("--grpc", help="gRPC, HOST:PORT.", show_default="a free port here")] = "",
     advertise: Annotated[
         str, typer.Option("--advertise", help="HOST:PORT where others reach it.", show_default="--native")
     ] = "",
@@ -58,7 +59,7 @@ def add(
 
     screen = Screen(as_json)
     screen.need("server", "lanner broker add")
-    wish = Wish(data, name, native, http, advertise, rack)
+    wish = Wish(data, name, native, http, advertise, rack, grpc)
     screen.guard(lambda: asyncio.run(run(screen, servers, wish)))
 
 

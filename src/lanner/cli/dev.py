@@ -34,7 +34,7 @@ Port = Annotated[
         "--port",
         min=1,
         max=65_523,
-        help="Broker n listens on PORT+10n (native), PORT+10n+1 (REST); PORT+10n+2 is kept for gRPC.",
+        help="Broker n listens on PORT+10n (native), PORT+10n+1 (REST) and PORT+10n+2 (gRPC).",
         show_default="7400, or what the folder has",
     ),
 ]
@@ -96,9 +96,16 @@ class Narrator:
             return
         self._quiet()
         self._screen.table(
-            ["broker", "process", "native", "REST", "log"],
+            ["broker", "process", "native", "REST", "gRPC", "log"],
             [
-                (child.place.name, str(child.pid), child.place.native, f"http://{child.place.http}", child.place.log)
+                (
+                    child.place.name,
+                    str(child.pid),
+                    child.place.native,
+                    f"http://{child.place.http}",
+                    child.place.grpc,
+                    child.place.log,
+                )
                 for child in children
             ],
         )
@@ -137,8 +144,6 @@ class Narrator:
         self._quiet()
         self._say(f"Ready after {time.monotonic() - self._began:.1f} s.", "green", bold=True)
         program = "lanner" if shutil.which("lanner") else sys.argv[0]
-        ports = ", ".join(child.place.grpc.rpartition(":")[2] for child in children)
-        typer.secho(f"gRPC is not there yet; ports {ports} are kept for it.", dim=True)
         typer.echo("\nTry, in another terminal:")
         typer.secho(f"  export LANNER_SERVERS={servers}", fg="cyan")
         typer.secho(f"  {program} publish orders 'refund RF001' --priority high", fg="cyan")
@@ -214,7 +219,7 @@ def _described(child: Child) -> dict[str, Any]:
         "pid": child.pid,
         "native": place.native,
         "http": f"http://{place.http}",
-        "grpc": None,  # its port is kept free for the door to come
+        "grpc": place.grpc,
         "data": str(place.data),
         "log": str(place.log),
     }

@@ -74,7 +74,7 @@ class Place:
 
     def check_ports(self) -> None:
         """Refuse now what the broker would refuse later, in its log."""
-        for door, address in (("native", self.native), ("REST", self.http)):
+        for door, address in (("native", self.native), ("REST", self.http), ("gRPC", self.grpc)):
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
@@ -135,6 +135,7 @@ class DevFolder:
 
     def command(self, place: Place) -> list[str]:
         words = ["--data", str(place.data), "--name", place.name, "--native", place.native, "--http", place.http]
+        words += ["--grpc", place.grpc]
         others = [other for other in self.places if other.number != place.number]
         founders = [Place(number, self.path, self.port) for number in range(1, self.founders + 1)]
         is_replaced = not place.belongs and any(other.belongs for other in others)

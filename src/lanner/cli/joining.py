@@ -35,6 +35,7 @@ class Wish(NamedTuple):
     http: str
     advertise: str
     rack: str
+    grpc: str
 
 
 async def run(screen: Screen, servers: str, wish: Wish) -> None:
@@ -113,12 +114,12 @@ def completed(wish: Wish, known: ClusterDescription, servers: str) -> Wish:
         )
     native = wish.native or f"{HOST}:{_free_port()}"
     http = wish.http or f"{HOST}:{_free_port()}"
-    return wish._replace(data=data, name=name, native=native, http=http)
+    return wish._replace(data=data, name=name, native=native, http=http, grpc=wish.grpc or f"{HOST}:{_free_port()}")
 
 
 def command(wish: Wish, join: str) -> list[str]:
     words = [sys.executable, "-m", "lanner.cli", "up", "--data", wish.data, "--native", wish.native]
-    words += ["--http", wish.http, "--join", join]
+    words += ["--http", wish.http, "--grpc", wish.grpc, "--join", join]
     for flag, value in (("--name", wish.name), ("--advertise", wish.advertise), ("--rack", wish.rack)):
         words += [flag, value] if value else []
     return words
@@ -155,6 +156,7 @@ def _tell_start(screen: Screen, wish: Wish, pid: int) -> None:
             "data": os.path.normpath(wish.data),
             "native": wish.native,
             "REST": f"http://{wish.http}",
+            "gRPC": wish.grpc,
         }
     )
 
@@ -166,11 +168,12 @@ def _tell_state(screen: Screen, wish: Wish, state: str, pid: int) -> None:
     elif state == "active":
         typer.secho(f"{wish.name or 'It'} is active: new topics use it.", fg="green", bold=True)
         typer.echo("To give it replicas of the topics there are: lanner cluster rebalance")
-        again = f"lanner up --data {wish.data} --native {wish.native} --http {wish.http}"
+        again = f"lanner up --data {wish.data} --native {wish.native} --http {wish.http} --grpc {wish.grpc}"
         typer.echo(f"Ctrl-C stops it. To start it again: {again}")
     else:
         typer.echo(f"{state} ...")
 
 
 def _described(wish: Wish) -> dict[str, str]:
-    return {"name": wish.name, "native": wish.native, "http": f"http://{wish.http}", "data": wish.data}
+    doors = {"native": wish.native, "http": f"http://{wish.http}", "grpc": wish.grpc}
+    return {"name": wish.name, **doors, "data": wish.data}

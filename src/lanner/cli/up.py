@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Data = Annotated[str, typer.Option("--data", "-d", envvar="LANNER_DATA", help="The folder that holds everything.")]
 Http = Annotated[str, typer.Option(envvar="LANNER_HTTP", help="REST, HOST:PORT; empty: off.")]
 Native = Annotated[str, typer.Option(envvar="LANNER_NATIVE", help="The native protocol, HOST:PORT; empty: off.")]
-Grpc = Annotated[str, typer.Option(envvar="LANNER_GRPC", help="gRPC, HOST:PORT. Not yet there.")]
+Grpc = Annotated[str, typer.Option(envvar="LANNER_GRPC", help="gRPC, HOST:PORT; empty: off.")]
 AutoCreate = Annotated[
     bool, typer.Option("--auto-create/--no-auto-create", envvar="LANNER_AUTO_CREATE", help="Make topics by publishing.")
 ]
@@ -116,7 +116,7 @@ def up(
     data: Data = "data",
     http: Http = "127.0.0.1:8080",
     native: Native = "127.0.0.1:7400",
-    grpc: Grpc = "",
+    grpc: Grpc = "127.0.0.1:8000",
     auto_create: AutoCreate = True,
     partitions: Partitions = 3,
     disk_reserve: DiskReserve = -1,
@@ -216,9 +216,10 @@ def _run(context: typer.Context, screen: Screen) -> None:
 def _tell(screen: Screen, server: Server) -> None:
     http_url = f"http://{_shown(server.http_address)}" if server.http_address else None
     native_address = _shown(server.native_address) if server.native_address else None
+    grpc_address = _shown(server.grpc_address) if server.grpc_address else None
     data, node = server.settings.data, server.node
     if screen.as_json:
-        doors = {"http": http_url, "native": native_address, "grpc": None}
+        doors = {"http": http_url, "native": native_address, "grpc": grpc_address}
         who = {"name": node.name, "node_id": node.node_id, "cluster_id": node.cluster_id}
         screen.document({"event": "ready", "data": data, **doors, **who})
         return
@@ -230,7 +231,7 @@ def _tell(screen: Screen, server: Server) -> None:
             "native": native_address or "off",
             "REST": http_url or "off",
             "docs": f"{http_url}/docs" if http_url else "off",
-            "gRPC": "not yet: it comes with a later version" if server.settings.grpc else "off",
+            "gRPC": grpc_address or "off",
         }
     )
     where = "" if native_address in (None, "127.0.0.1:7400") else f" -s {native_address}"

@@ -58,6 +58,12 @@ class Seats:
         reserved = min(limits.PEER_CONNECTIONS_RESERVED, connections // _PEERS_SHARE)
         return cls(min(callers_max, connections - reserved), reserved)
 
+    def lend(self, share: int) -> int:
+        """Give one of so many seats of callers to a door that counts its connections itself; how many that are."""
+        lent = max(1, self.callers_max // share)
+        self.callers_max -= lent
+        return lent
+
     @property
     def is_full(self) -> bool:
         """Whether there is nothing left, even for other brokers."""

@@ -97,7 +97,7 @@ class BrokerProcess:
             settings = {"data": str(self.data), "grpc": "", **addresses, **self.settings}
             given = json.dumps({"settings": settings, "plants": self.plants})
             return [*self.wrapper, sys.executable, "-m", "lanner.testing.child", given]
-        flags = [part for name, address in addresses.items() for part in (f"--{name}", address)]
+        flags = [part for name, address in {**addresses, "grpc": ""}.items() for part in (f"--{name}", address)]
         program = "from lanner.cli import main; main()"
         return [*self.wrapper, sys.executable, "-c", program, "up", "--data", str(self.data), *flags]
 

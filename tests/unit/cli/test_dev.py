@@ -51,7 +51,7 @@ def test_people_are_told_where_everything_is_and_what_to_try(capsys, children):
         "101",
         "export LANNER_SERVERS=127.0.0.1:7410,127.0.0.1:7420",
         "kill -9 101",
-        "ports 7412, 7422 are kept",
+        "127.0.0.1:7412",
         "the disk is gone",
         "The others go on",
         "starts again in 2 s",

@@ -9,7 +9,7 @@ from lanner.cli.joining import Wish, command, completed, entrance
 from lanner.errors import ValidationError
 from lanner.wire.cluster import BrokerState, ClusterDescription
 
-NOTHING = Wish("", "", "", "", "", "")
+NOTHING = Wish("", "", "", "", "", "", "")
 
 
 def known(*names: str) -> ClusterDescription:
@@ -28,7 +28,7 @@ def test_what_was_left_open_is_chosen(tmp_path, monkeypatch):
 
 
 def test_what_was_given_is_kept():
-    wish = Wish("there", "west", "0.0.0.0:7400", "0.0.0.0:8080", "10.0.0.4:7400", "b")
+    wish = Wish("there", "west", "0.0.0.0:7400", "0.0.0.0:8080", "10.0.0.4:7400", "b", "0.0.0.0:8000")
     assert completed(wish, known("node-1"), "10.0.0.1:7400") == wish
     words = command(wish, "10.0.0.1:7400")
     assert words[words.index("--join") + 1] == "10.0.0.1:7400"

@@ -1,0 +1,90 @@
+"""The door's server: gRPC's own, in our loop, with bounds on messages, calls and connections.
+
+gRPC accepts its connections itself, so it gets a share of all that callers may have (`Seats`), and keeps to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from grpc_reflection.v1alpha import reflection
+
+from lanner import limits
+from lanner.api.grpc import health, queue_service
+from lanner.api.grpc.backing import Backing
+from lanner.api.grpc.health import Health
+from lanner.api.grpc.methods import Arrivals, MethodTable
+from lanner.api.grpc.queue_service import QueueService
+from lanner.net.seats import Seats
+from lanner.net.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from lanner.broker.service import Service
+
+_HANDSHAKE_MS: Final = 10_000
+_METADATA_BYTES_MAX: Final = 16 * limits.KIB
+
+
+class GrpcDoor:
+    """Listens for gRPC and serves Queue's and Lanner's services over it."""
+
+    def __init__(self, service: Service, *, unfinished: Unfinished | None = None, seats: Seats | None = None) -> None:
+        self._backing = Backing(service)
+        self._arrivals = Arrivals(Unfinished() if unfinished is None else unfinished)
+        self._seats = Seats() if seats is None else seats
+        self._server: grpc.aio.Server | None = None
+        self._health = Health(self._backing, (queue_service.SERVICE,))
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; where, with the port that port 0 became."""
+        host = await _address_of(host, port)
+        server = grpc.aio.server(
+            options=_options(self._seats.lend(limits.GRPC_SEATS_SHARE)), maximum_concurrent_rpcs=limits.GRPC_CALLS_MAX
+        )
+        services = {
+            queue_service.SERVICE: QueueService(self._backing).methods(),
+            health.SERVICE: self._health.methods(),
+        }
+        server.add_generic_rpc_handlers(
+            [MethodTable(name, methods, self._arrivals) for name, methods in services.items()]
+        )
+        reflection.enable_server_reflection([*services, reflection.SERVICE_NAME], server)
+        try:
+            port = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as error:  # gRPC says why in its own log only
+            raise OSError(errno.EADDRINUSE, str(error)) from error
+        await server.start()
+        self._server = server
+        return host, port
+
+    async def stop(self, drain_ms: int = 5_000) -> None:
+        """Take no new call, finish those in hand, close."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        self._health.stopping.set()
+        self._arrivals.stop()
+        await server.stop(drain_ms / 1_000)
+        await self._backing.released()
+
+
+def _options(connections_max: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.so_reuseport", 0),  # a second broker at the same address must fail, not share it
+        ("grpc.max_receive_message_length", limits.GRPC_REQUEST_BYTES_MAX),
+        ("grpc.max_send_message_length", limits.GRPC_RESPONSE_BYTES_MAX),
+        ("grpc.max_metadata_size", _METADATA_BYTES_MAX),
+        ("grpc.max_concurrent_streams", limits.GRPC_CALLS_PER_CONNECTION_MAX),
+        ("grpc.max_allowed_incoming_connections", connections_max),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+    ]
+
+
+async def _address_of(host: str, port: int) -> str:
+    """The address that a host name stands for; gRPC would not say which it took."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return str(found[0][4][0])

@@ -1,0 +1,218 @@
+"""What every method of the door goes through: reading the request, errors, cancellation.
+
+To gRPC all methods are streams, which on the wire is the same: so a request is read when the door asks for it, and not
+before, and a handler that sends its answer itself hears whether it was taken. A request that does not arrive at once
+counts among all that is not whole yet (`unfinished`). How much of it is there cannot be known here, so it counts as if
+it were all there.
+
+A handler takes a request, or an iterator of them, and a `Caller`; it returns a response, or sends several. An error of
+the catalogue that it raises ends the call with its status; anything else is a fault of ours. A caller that has gone, or
+whose deadline is over, cancels the handler wherever it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from lanner import limits
+from lanner.api.grpc.problems import problem_of
+from lanner.errors import LannerError, Overloaded, ServerError, ServiceUnavailable, ValidationError
+from lanner.net.unfinished import Part, Unfinished
+
+_log: Final = logging.getLogger("lanner.api.grpc")
+_COUNTED_AFTER_SECONDS: Final = 0.25  # a request that takes longer to arrive counts as unfinished
+
+RequestT = TypeVar("RequestT", bound=Message)
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Caller:
+    """One call, as its handler sees it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def trail(self, **trailers: str) -> None:
+        """Send these after the answer."""
+        self._context.set_trailing_metadata(tuple(trailers.items()))
+
+    def wait_ms(self, wanted: int) -> int:
+        """How long to wait, so that the answer is there before the caller's deadline."""
+        left: float | None = self._context.time_remaining()
+        return wanted if left is None else max(0, min(wanted, round(left * 1_000) - limits.GRPC_ANSWER_MS))
+
+    async def send(self, response: Message) -> None:
+        """Hand over a response; returns when there is room for the next, raises when the caller has gone."""
+        await self._context.write(response.SerializeToString())
+
+
+class _Reading:
+    """A task that waits for a request, and can be told to wait no longer."""
+
+    __slots__ = ("error", "part", "task", "timer")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.error: LannerError | None = None
+        self.part: Part | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self, error: LannerError) -> None:
+        if self.error is None:
+            self.error = error
+            self.task.cancel()
+
+
+class Arrivals:
+    """The requests of a door that are on their way."""
+
+    def __init__(self, unfinished: Unfinished) -> None:
+        self._unfinished = unfinished
+        self._idle: set[_Reading] = set()  # streams that wait for their callers
+        self._streams = 0
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Wait no longer for the next request of a stream."""
+        self._stopping = True
+        for reading in tuple(self._idle):
+            reading.end(_stops())
+
+    async def only(self, kind: type[RequestT], context: Context) -> RequestT:
+        """The request of a call that has one."""
+        reading = _Reading()
+        reading.timer = asyncio.get_running_loop().call_later(_COUNTED_AFTER_SECONDS, self._count, reading)
+        try:
+            data = await _read(context, reading)
+        finally:
+            reading.timer.cancel()
+            if reading.part is not None:
+                self._unfinished.end(reading.part)
+        if data is None:
+            raise ValidationError("the call holds no request")
+        return _parsed(kind, data)
+
+    def _count(self, reading: _Reading) -> None:
+        reading.part = self._unfinished.begin(reading)
+        self._unfinished.hold(reading.part, limits.GRPC_REQUEST_BYTES_MAX)
+
+    async def stream(self, kind: type[RequestT], context: Context) -> AsyncIterator[RequestT]:
+        """The requests of a stream, until its caller ends it or the broker stops."""
+        if self._streams >= limits.GRPC_STREAMS_MAX:
+            raise Overloaded(f"{self._streams} streams of requests are open here, and there may be no more")
+        self._streams += 1
+        try:
+            while (data := await self._next(context)) is not None:
+                yield _parsed(kind, data)
+        finally:
+            self._streams -= 1
+
+    async def _next(self, context: Context) -> bytes | None:
+        if self._stopping:
+            raise _stops()
+        reading = _Reading()
+        self._idle.add(reading)
+        try:
+            return await _read(context, reading)
+        finally:
+            self._idle.discard(reading)
+
+
+class Method(NamedTuple):
+    """How one method is served: run to its answer, or to its end when it sends its answers itself."""
+
+    run: Callable[[Arrivals, Context], Awaitable[bytes | None]]
+    sends: bool
+
+
+def unary(kind: type[RequestT], handle: Callable[[RequestT, Caller], Awaitable[Message]]) -> Method:
+    """One request, one response."""
+
+    async def run(arrivals: Arrivals, context: Context) -> bytes:
+        request = await arrivals.only(kind, context)
+        return (await handle(request, Caller(context))).SerializeToString()
+
+    return Method(run, sends=False)
+
+
+def sending(kind: type[RequestT], handle: Callable[[RequestT, Caller], Awaitable[None]]) -> Method:
+    """One request, and a handler that sends the responses itself: it hears whether they were taken."""
+
+    async def run(arrivals: Arrivals, context: Context) -> None:
+        await handle(await arrivals.only(kind, context), Caller(context))
+
+    return Method(run, sends=True)
+
+
+def streaming(kind: type[RequestT], handle: Callable[[AsyncIterator[RequestT], Caller], Awaitable[None]]) -> Method:
+    """Requests as they come, and a handler that sends the responses itself."""
+
+    async def run(arrivals: Arrivals, context: Context) -> None:
+        await handle(arrivals.stream(kind, context), Caller(context))
+
+    return Method(run, sends=True)
+
+
+class MethodTable(grpc.GenericRpcHandler):
+    """The methods of one service, by name."""
+
+    def __init__(self, service: str, methods: Mapping[str, Method], arrivals: Arrivals) -> None:
+        self._handlers = {f"/{service}/{name}": _handler(method, arrivals) for name, method in methods.items()}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._handlers.get(handler_call_details.method)
+
+
+def _handler(method: Method, arrivals: Arrivals) -> grpc.RpcMethodHandler[bytes, bytes]:
+    async def serve(_: object, context: Context) -> bytes | None:
+        try:
+            return await method.run(arrivals, context)
+        except Exception as error:
+            await _end(context, error)
+            return None
+
+    if method.sends:
+        return grpc.stream_stream_rpc_method_handler(serve)
+    return grpc.stream_unary_rpc_method_handler(serve)
+
+
+async def _read(context: Context, reading: _Reading) -> bytes | None:
+    """The next request; None: there is none."""
+    try:
+        data: object = await context.read()
+    except asyncio.CancelledError:
+        if reading.error is None:
+            raise
+        reading.task.uncancel()
+        raise reading.error from None
+    return data if isinstance(data, bytes) else None  # grpc.aio.EOF
+
+
+def _parsed(kind: type[RequestT], data: bytes) -> RequestT:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise ValidationError(f"the request is no {kind.DESCRIPTOR.full_name}") from None
+
+
+def _stops() -> ServiceUnavailable:
+    return ServiceUnavailable("the broker stops: open the stream again at another one")
+
+
+async def _end(context: Context, error: Exception) -> None:
+    """End the call with what went wrong."""
+    if isinstance(error, grpc.aio.BaseError):
+        raise error  # gRPC's own: the caller has gone
+    if not isinstance(error, LannerError):
+        _log.error("a call failed in a way that it should not", exc_info=error)
+        error = ServerError()
+    code, message, trailers = problem_of(error)
+    await context.abort(code, message, trailers)
