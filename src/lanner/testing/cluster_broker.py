@@ -396,15 +396,15 @@ class ClusterBroker(SimBroker):
             if node_id is not None:
                 self._post(node_id, set_id, b"".join(encode_message(message)), RAFT)
         values: list[Piece | Reply] = list(engine.take_replies())
-        for parcel in engine.take_parcels():
+        for unread in engine.take_unread_pieces():
             try:
-                values.append(parcel.load(self.disk.files))
+                values.append(unread.load(self.disk.files))
             except FileMissing:
-                engine.sending.retry(parcel)
+                engine.sending.retry(unread)
             except StorageDamaged as error:
-                for index in parcel.damaged(error):
-                    engine.damages.note(parcel.head.set_id, index, error)
-                engine.sending.failed(parcel)
+                for index in unread.damaged(error):
+                    engine.damages.note(unread.head.set_id, index, error)
+                engine.sending.failed(unread)
         for value in values:
             node_id = route(value.set_id, value.receiver)
             if node_id is not None:

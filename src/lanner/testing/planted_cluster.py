@@ -14,7 +14,7 @@ from lanner.broker.replicas import restoring
 from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.installs import Incoming
 from lanner.broker.replicas.replica import Replica
-from lanner.broker.replicas.snapshots import Sending
+from lanner.broker.replicas.snapshots import SnapshotSender
 from lanner.broker.steps import Steps
 from lanner.broker.steward import Steward
 from lanner.errors import UnknownRecord
@@ -146,7 +146,7 @@ def _decide_early(patch: Patch) -> None:
 
 
 def _mix_moments(patch: Patch) -> None:
-    patch(Sending, "holds", lambda sending, set_id: False)
+    patch(SnapshotSender, "holds", lambda sending, set_id: False)
 
 
 def _flip_half_built(patch: Patch) -> None:

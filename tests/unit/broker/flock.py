@@ -176,7 +176,7 @@ class Flock:
             for set_id, message in broker.engine.take_messages():
                 spoken = True
                 self._carry(broker, set_id, message)
-            values: list[Piece | Reply] = [parcel.load(broker.files) for parcel in broker.engine.take_parcels()]
+            values: list[Piece | Reply] = [unread.load(broker.files) for unread in broker.engine.take_unread_pieces()]
             values += broker.engine.take_replies()
             for value in values:
                 spoken = True

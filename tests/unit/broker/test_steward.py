@@ -410,7 +410,7 @@ def test_a_replica_that_waits_for_its_turn_to_get_a_snapshot_has_not_failed() ->
     flock.until(lambda: action(flock, set_id) is Action.CATCH_UP)
     leader = flock.leader_of(set_id)
     assert leader is not None
-    leader.engine.take_parcels = list  # type: ignore[method-assign]  # others are served first
+    leader.engine.take_unread_pieces = list  # type: ignore[method-assign]  # others are served first
     leader.engine.sending.waiting[set_id, 4] = leader.replica(set_id)
     flock.pass_time(3 * steps_module.FAIL_TICKS)
     assert all(move.failures == 0 for move in flock.metadata.moves.values())

@@ -12,7 +12,7 @@ from typing import Any
 from lanner.broker.links.peers import Peers
 from lanner.broker.reading import Reading
 from lanner.broker.replicas.engine import Engine
-from lanner.broker.replicas.snapshots import Parcel
+from lanner.broker.replicas.snapshots import UnreadPiece
 from lanner.broker.saving import Saving
 from lanner.broker.steward import Steward
 from lanner.errors import LannerError, StorageDamaged
@@ -56,8 +56,8 @@ class Dispatch:
             self._peers.flush()
         sending, installs = engine.sending, engine.installs
         if sending.outgoing or sending.waiting:
-            for parcel in engine.take_parcels():
-                self._spawn(self._send_parcel(parcel))
+            for unread in engine.take_unread_pieces():
+                self._spawn(self._send_piece(unread))
         if installs.replies:
             for reply in engine.take_replies():
                 node_id = route(reply.set_id, reply.receiver)
@@ -66,21 +66,21 @@ class Dispatch:
         if installs.active and installs.save_wanted:
             self._saving.save_soon()
 
-    async def _send_parcel(self, parcel: Parcel) -> None:
+    async def _send_piece(self, unread: UnreadPiece) -> None:
         """Read one piece of a snapshot, and send it."""
         try:
-            piece = await self._reading.in_reader(lambda: parcel.load(self._files))
+            piece = await self._reading.in_reader(lambda: unread.load(self._files))
         except FileMissing:
-            self._engine.sending.retry(parcel)
+            self._engine.sending.retry(unread)
             return
         except StorageDamaged as error:
-            for index in parcel.damaged(error):
-                self._engine.damages.note(parcel.head.set_id, index, error)
-            self._engine.sending.failed(parcel)
+            for index in unread.damaged(error):
+                self._engine.damages.note(unread.head.set_id, index, error)
+            self._engine.sending.failed(unread)
             return
         except (LannerError, OSError) as error:
-            log.error("a snapshot of set %d could not be read: %s", parcel.head.set_id, error)
-            self._engine.sending.failed(parcel)
+            log.error("a snapshot of set %d could not be read: %s", unread.head.set_id, error)
+            self._engine.sending.failed(unread)
             return
         node_id = self._steward.route(piece.set_id, piece.receiver)
         if node_id is not None:

@@ -46,7 +46,7 @@ class Damages:
     def forget(self, set_id: int) -> None:
         """The set is gone from this disk."""
         if self.sets.pop(set_id, None) is not None:
-            self._entries = {place: error for place, error in self._entries.items() if place[0] != set_id}
+            self._entries = {key: error for key, error in self._entries.items() if key[0] != set_id}
 
 
 __all__ = ["DAMAGED", "Damages"]

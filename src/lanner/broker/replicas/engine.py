@@ -15,7 +15,7 @@ in a real broker, the simulator in tests) carries out what it asks for and repor
     engine.saved(job)
 
     engine.take_messages() / engine.step(...)        with peers: what the Raft nodes say to each other
-    engine.take_parcels() / engine.take_replies() / engine.step_snapshot(...)      and snapshots, piece by piece
+    engine.take_unread_pieces() / engine.take_replies() / engine.step_snapshot(...)      and snapshots, piece by piece
 
 At most one commit is in flight; what is to be stored gathers meanwhile and goes into the next one (group commit). What
 needs no disk does not wait for it: a pump during a commit hands out heartbeats, their answers, and entries for
@@ -41,7 +41,7 @@ from lanner.broker.replicas.replica import Load, Machine, OnAnswer, OnApplied, R
 from lanner.broker.replicas.resting import Rest
 from lanner.broker.replicas.restoring import is_sole, restore
 from lanner.broker.replicas.saves import SaveJob
-from lanner.broker.replicas.snapshots import Parcel, Piece, Reply, Sending
+from lanner.broker.replicas.snapshots import Piece, Reply, SnapshotSender, UnreadPiece
 from lanner.broker.replicas.tails import PINNED_BYTES_MAX, TAIL_BYTES_MAX, TAIL_ENTRIES, Tails
 from lanner.broker.replicas.timers import Timers
 from lanner.cluster import Cluster
@@ -104,7 +104,7 @@ class Engine:
         self._load_here = Load()
         self._messages: list[tuple[int, Message]] = []
         self._keeping = Keeping(ledger, self.cache)
-        self.sending = Sending(ledger, transform)
+        self.sending = SnapshotSender(ledger, transform)
         self.installs = Installs(ledger, self._installed)
         self.tails = Tails(ledger, self.sending, tail_entries, tail_bytes_max, pinned_bytes_max)
         self.damages = Damages(self._damaged)
@@ -249,8 +249,8 @@ class Engine:
         messages, self._messages = self._messages, []
         return messages
 
-    def take_parcels(self) -> list[Parcel]:
-        """Pieces of snapshots to be read (`Parcel.load`) and sent, each handed out once, at the shell's own pace."""
+    def take_unread_pieces(self) -> list[UnreadPiece]:
+        """Return pieces of snapshots to be read (`UnreadPiece.load`) and sent, each once, at the pace of the shell."""
         saving = () if self._saving is None else {replica.set_id for replica, _ in self._saving.taken}
         return self.sending.take(saving)
 

@@ -38,8 +38,8 @@ class JournalLog:
                         raise
                     break
         return [
-            Entry(first + place, entry.term, entry.kind, payload)
-            for place, (entry, payload) in enumerate(zip(stored, payloads, strict=False))
+            Entry(first + number, entry.term, entry.kind, payload)
+            for number, (entry, payload) in enumerate(zip(stored, payloads, strict=False))
         ]
 
     def memberships(self, first: int, last: int) -> tuple[Entry, ...]:

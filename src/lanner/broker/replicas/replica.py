@@ -269,7 +269,7 @@ class Replica:
         return rows
 
     def install(self, machine: Machine) -> None:
-        """A snapshot has taken the log's place, and this machine is what it says; those who wait look again."""
+        """Use the machine of a snapshot that has replaced the log; wake those that wait."""
         self.machine = machine
         self.applied_news = True
         self._saved_members = None

@@ -11,7 +11,7 @@ entry up to there that the machine still wants. Three rules keep it whole while 
   given up and a newer one is begun.
 
 One piece is under way to a peer at a time; the next one goes when the peer has answered. The shell reads pieces
-(`Parcel.load`, in any thread), sends what comes of it as fast as it sees fit, and hands back what it hears.
+(`UnreadPiece.load`, in any thread), sends what comes of it as fast as it sees fit, and hands back what it hears.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def decode(data: bytes | memoryview) -> Piece | Reply:
 
 
 @dataclass(slots=True)
-class Parcel:
+class UnreadPiece:
     """A piece to be sent, whose rows or entries have yet to be read."""
 
     head: Piece
@@ -121,8 +121,8 @@ class Parcel:
 
     def damaged(self, error: StorageDamaged) -> list[int]:
         """Which of its entries an error of `load` is about."""
-        place = error.details.get("file"), error.details.get("offset")
-        return [stored.index for stored, _ in self.wanted if stored.location[:2] == place]
+        where = error.details.get("file"), error.details.get("offset")
+        return [stored.index for stored, _ in self.wanted if stored.location[:2] == where]
 
 
 class Outgoing:
@@ -134,8 +134,8 @@ class Outgoing:
         self.stream = stream
         self.term = replica.node.term
         self.index = ledger.state(replica.set_id).saved_index
-        self.parcel: Parcel | None = None  # planned, and not answered yet
-        self.due = True  # the parcel, or the next one, is to be sent
+        self.unread: UnreadPiece | None = None  # planned, and not answered yet
+        self.due = True  # the unread, or the next one, is to be sent
         self.waiting_ticks = 0
         self.silent_ticks = 0
         announced = replica.node.snapshot_message(peer, self.index)
@@ -167,41 +167,41 @@ class Outgoing:
         """Whether this replica still leads in the term that the snapshot was begun in, and the peer belongs to it."""
         return _may_send(self.replica, self.peer) and self.replica.node.term == self.term
 
-    def take(self) -> Parcel:
-        """The parcel to send: the one that was not answered, or the next."""
+    def take(self) -> UnreadPiece:
+        """The unread to send: the one that was not answered, or the next."""
         self.due = False
         self.waiting_ticks = 0
-        if self.parcel is None:
-            self.parcel = self._plan()
-        return self.parcel
+        if self.unread is None:
+            self.unread = self._plan()
+        return self.unread
 
     def retry(self) -> None:
         """What was planned has moved on disk before it was read: look it up again."""
-        assert self.parcel is not None and self.parcel.piece is None
-        self._next_index = self.parcel.wanted[0].stored.index
-        self.parcel = None
+        assert self.unread is not None and self.unread.piece is None
+        self._next_index = self.unread.wanted[0].stored.index
+        self.unread = None
         self.due = True
 
     def answered(self, number: int) -> None:
         self.silent_ticks = 0
-        if self.parcel is not None and number == self._number and not self.parcel.head.last:
-            self.parcel = None
+        if self.unread is not None and number == self._number and not self.unread.head.last:
+            self.unread = None
             self._number += 1
             self.due = True
 
-    def _plan(self) -> Parcel:
+    def _plan(self) -> UnreadPiece:
         head, number = self._head, self._number
         if number == 0:
             head = msgspec.structs.replace(head, members=self._members)
-            return Parcel(head, [], self._transform)
+            return UnreadPiece(head, [], self._transform)
         if self._rows is not None:
-            return Parcel(msgspec.structs.replace(head, number=number), [], self._transform, self._read_rows)
+            return UnreadPiece(msgspec.structs.replace(head, number=number), [], self._transform, self._read_rows)
         wanted = self._look_up()
         head = msgspec.structs.replace(head, number=number, last=self._next_index > self.index)
-        return Parcel(head, wanted, self._transform)
+        return UnreadPiece(head, wanted, self._transform)
 
     def _read_rows(self) -> list[tuple[bytes, bytes]]:
-        """The next rows. Runs where the parcel is loaded; nothing else looks at the scan."""
+        """The next rows. Runs where the unread is loaded; nothing else looks at the scan."""
         rows: list[tuple[bytes, bytes]] = []
         size = 0
         while self._rows is not None and size < PIECE_ROWS_BYTES:
@@ -245,7 +245,7 @@ def _may_send(replica: Replica, peer: int) -> bool:
 
 
 @dataclass(slots=True)
-class Sending:
+class SnapshotSender:
     """Every snapshot that this broker sends, a few at a time."""
 
     ledger: Ledger
@@ -268,7 +268,7 @@ class Sending:
         """The log behind this index must stay: a snapshot that ends there is on its way."""
         return min((one.index for one in self.outgoing.values() if one.replica.set_id == set_id), default=None)
 
-    def take(self, saving: Container[int]) -> list[Parcel]:
+    def take(self, saving: Container[int]) -> list[UnreadPiece]:
         """What is to be sent now. `saving`: sets whose rows are on their way into the table."""
         for key, replica in list(self.waiting.items()):
             if len(self.outgoing) >= OUTGOING_MAX:
@@ -297,13 +297,13 @@ class Sending:
             self.completed += reply.status == Status.INSTALLED
             self._end(one, installed=reply.status == Status.INSTALLED)
 
-    def retry(self, parcel: Parcel) -> None:
-        one = self._owner(parcel)
+    def retry(self, unread: UnreadPiece) -> None:
+        one = self._owner(unread)
         if one is not None:
             one.retry()
 
-    def failed(self, parcel: Parcel) -> None:
-        one = self._owner(parcel)
+    def failed(self, unread: UnreadPiece) -> None:
+        one = self._owner(unread)
         if one is not None:
             self._end(one, installed=False)
 
@@ -313,7 +313,7 @@ class Sending:
             one.silent_ticks += 1
             if one.silent_ticks >= SILENT_TICKS_MAX or not one.valid:
                 self._end(one, installed=False)
-            elif one.waiting_ticks >= RESEND_TICKS and one.parcel is not None and one.parcel.piece is not None:
+            elif one.waiting_ticks >= RESEND_TICKS and one.unread is not None and one.unread.piece is not None:
                 one.due = True  # it was read, sent and perhaps lost
 
     def give_up(self, set_id: int) -> None:
@@ -323,9 +323,9 @@ class Sending:
         for key in [key for key in self.waiting if key[0] == set_id]:
             del self.waiting[key]
 
-    def _owner(self, parcel: Parcel) -> Outgoing | None:
-        one = self.outgoing.get((parcel.head.set_id, parcel.head.receiver))
-        return one if one is not None and one.parcel is parcel else None
+    def _owner(self, unread: UnreadPiece) -> Outgoing | None:
+        one = self.outgoing.get((unread.head.set_id, unread.head.receiver))
+        return one if one is not None and one.unread is unread else None
 
     def _end(self, one: Outgoing, *, installed: bool) -> None:
         del self.outgoing[one.replica.set_id, one.peer]

@@ -18,7 +18,7 @@ from typing import Final
 
 from lanner import limits
 from lanner.broker.replicas.replica import Replica
-from lanner.broker.replicas.snapshots import Sending
+from lanner.broker.replicas.snapshots import SnapshotSender
 from lanner.ledger import Ledger
 
 TAIL_ENTRIES: Final = 10_000
@@ -37,7 +37,9 @@ class _Tail:
 class Tails:
     """The saved entries that are kept for peers, over all sets."""
 
-    def __init__(self, ledger: Ledger, sending: Sending, entries: int, bytes_max: int, pinned_bytes_max: int) -> None:
+    def __init__(
+        self, ledger: Ledger, sending: SnapshotSender, entries: int, bytes_max: int, pinned_bytes_max: int
+    ) -> None:
         self._ledger = ledger
         self._sending = sending
         self._entries = entries

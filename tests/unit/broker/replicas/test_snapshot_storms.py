@@ -21,7 +21,7 @@ from lanner.broker.replicas.engine import Engine, Seat
 from lanner.broker.replicas.installs import Incoming
 from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.saves import SaveJob
-from lanner.broker.replicas.snapshots import Piece, Reply, Sending, decode, encode
+from lanner.broker.replicas.snapshots import Piece, Reply, SnapshotSender, decode, encode
 from lanner.errors import LannerError
 from lanner.ledger import Commit, FileMissing, Ledger, perform, read_entry
 from lanner.ledger.books import Books
@@ -196,11 +196,11 @@ class Member:
         for set_id, message in self.engine.take_messages():
             self.storm.send(message.receiver, (set_id, message))
         values: list[Piece | Reply] = list(self.engine.take_replies())
-        for parcel in self.engine.take_parcels():
+        for unread in self.engine.take_unread_pieces():
             try:
-                values.append(parcel.load(self.disk.files))
+                values.append(unread.load(self.disk.files))
             except FileMissing:
-                self.engine.sending.retry(parcel)
+                self.engine.sending.retry(unread)
         for value in values:
             self.storm.send(value.receiver, encode(value))
 
@@ -366,7 +366,7 @@ def forget_members(node: RaftNode, peer: int, index: int) -> Message:
     ("owner", "name", "planted"),
     [
         (Incoming, "complete", property(half_built)),
-        (Sending, "holds", lambda _self, _set_id: False),
+        (SnapshotSender, "holds", lambda _self, _set_id: False),
         (Books, "discard_builds", lambda self: [self.flip(SET, build.state.generation) for build in self.builds]),
         (RaftNode, "snapshot_message", forget_members),
     ],

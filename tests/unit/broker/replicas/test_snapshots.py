@@ -104,7 +104,7 @@ class Brokers:
         values: list[Piece | Reply] = []
         messages = [sent for broker in self.up() for sent in broker.work()]
         for broker in self.up():
-            values += [parcel.load(broker.disk.files) for parcel in broker.engine.take_parcels()]
+            values += [unread.load(broker.disk.files) for unread in broker.engine.take_unread_pieces()]
             values += broker.engine.take_replies()
         for set_id, message in messages:
             if message.receiver not in self.down:
@@ -543,16 +543,16 @@ def test_an_entry_that_moved_on_disk_is_looked_up_again_and_a_damaged_one_ends_t
     leader, _ = halfway(brokers)
     sending = leader.engine.sending
     (one,) = sending.outgoing.values()
-    parcel = one.take()
-    while not parcel.wanted:
-        one.answered(parcel.head.number)
-        parcel = one.take()
-    parcel.piece = None
-    sending.retry(parcel)
+    unread = one.take()
+    while not unread.wanted:
+        one.answered(unread.head.number)
+        unread = one.take()
+    unread.piece = None
+    sending.retry(unread)
     again = one.take()
-    assert [wanted.stored for wanted in again.wanted] == [wanted.stored for wanted in parcel.wanted]
-    sending.retry(parcel)  # it is another one's turn
-    sending.failed(parcel)
+    assert [wanted.stored for wanted in again.wanted] == [wanted.stored for wanted in unread.wanted]
+    sending.retry(unread)  # it is another one's turn
+    sending.failed(unread)
     assert sending.outgoing
     sending.failed(again)
     assert sending.outgoing == {}
