@@ -55,9 +55,9 @@ run: $(BROKER)  ## start a broker on ./data, installing only what it needs
 
 # The pure rooms must be covered by their own unit tests; all other tests then run without the tracer's cost.
 test: $(COMPLETE)  ## every test, and the coverage of the pure rooms
-	$(BIN)/python -m pytest tests/unit -m covered -n 2 --dist loadfile --cov --cov-report=json:.cache/coverage.json
+	$(BIN)/python -m pytest tests/unit -m covered -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=json:.cache/coverage.json
 	$(BIN)/python tools/pure_coverage.py .cache/coverage.json
-	$(BIN)/python -m pytest tests -m "not covered" -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests -m "not covered" -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(COMPLETE)  ## format, lint, types and layering, changing nothing
 	$(BIN)/ruff format --check .

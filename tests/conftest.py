@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ COVERED = {
     "test_model.py",
 }
 UNIT = Path(__file__).with_name("unit")
+LONG = ("simulation", "integration", "acceptance")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,6 +43,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         inside = item.path.is_relative_to(UNIT) and item.path.relative_to(UNIT).parts[0] in COVERED
         if inside and item.get_closest_marker("slow") is None:
             item.add_marker("covered")
+    items[:] = _longest_files_first(items)
+
+
+def _longest_files_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Two workers take file after file: short ones at the end keep both busy to the end. Files that need Spark take
+    turns with others, because two at a time are no faster."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    spark, long, short = [], [], []
+    for path, tests in files.items():
+        if any(item.get_closest_marker("spark") for item in tests):
+            spark.append(tests)
+        else:
+            (long if path.relative_to(UNIT.parent).parts[0] in LONG else short).append(tests)
+    in_turns = [tests for pair in zip_longest(spark, long) for tests in pair if tests is not None]
+    return [item for tests in (*in_turns, *short) for item in tests]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

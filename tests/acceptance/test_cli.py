@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,12 +24,21 @@ from lanner.testing.process import BrokerProcess, free_port
 from lanner.wire.messages import Command
 
 
-@pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerProcess]:
-    monkeypatch.setenv("LANNER_DISK_RESERVE", "0")
-    with BrokerProcess(tmp_path / "data") as broker:
-        monkeypatch.setenv("LANNER_SERVERS", broker.native)
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """One broker for all tests: starting it takes longer than most of them."""
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
+
+
+@pytest.fixture
+def broker(running: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerProcess]:
+    """The broker, with nothing on it."""
+    monkeypatch.setenv("LANNER_DISK_RESERVE", "0")
+    monkeypatch.setenv("LANNER_SERVERS", running.native)
+    yield running
+    for topic in document("topic", "list")["topics"]:
+        lanner("topic", "delete", topic["name"], "--yes")
 
 
 def process(*words: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -94,8 +102,8 @@ def test_up_says_what_is_where_and_drains_when_told_to_stop(tmp_path, monkeypatc
         assert process.wait(20) == 0
 
 
-def test_a_second_broker_on_the_same_data_is_refused_in_one_line(broker, tmp_path):
-    words = ["up", "--data", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--grpc", ""]
+def test_a_second_broker_on_the_same_data_is_refused_in_one_line(broker):
+    words = ["up", "--data", str(broker.data), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--grpc", ""]
     done = process(*words, code=1)
     assert "DataDirectoryRefused" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

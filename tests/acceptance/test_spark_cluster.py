@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -22,6 +24,7 @@ from lanner.testing.cluster_process import ClusterProcess
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 30_000
+FROM_FOLLOWERS = r'^lanner_fetched_bytes_total\{role="follower"\} (\d+)$'
 SIZE = 1_000  # more than one page for each partition
 
 
@@ -46,13 +49,22 @@ def options(cluster: ClusterProcess) -> dict[str, Any]:
     return {"servers": cluster.address, "subscribe": "orders", "startingOffsets": "earliest"}
 
 
-def test_everything_is_read_from_three_brokers_and_from_followers(
-    spark: SparkSession, cluster: ClusterProcess, expected: list[str]
+def read_from_followers(cluster: ClusterProcess) -> int:
+    """Bytes that the brokers have handed out as followers."""
+    texts = [urlopen(f"{cluster.url_of(number)}/metrics").read().decode() for number in cluster.brokers]
+    return sum(int(count) for text in texts for count in re.findall(FROM_FOLLOWERS, text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("followers", [False, True])
+def test_everything_is_read_from_three_brokers_and_from_followers_where_they_may(
+    followers: bool, spark: SparkSession, cluster: ClusterProcess, expected: list[str]
 ) -> None:
-    for followers in ("false", "true"):
-        frame = spark.read.format("lanner").options(**options(cluster), fromFollowers=followers).load()
-        found = [row[0] for row in frame.selectExpr("trim(cast(value as string))").collect()]
-        assert sorted(found) == expected
+    before = read_from_followers(cluster)
+    frame = spark.read.format("lanner").options(**options(cluster), fromFollowers=followers).load()
+    found = [row[0] for row in frame.selectExpr("trim(cast(value as string))").collect()]
+    assert sorted(found) == expected
+    served = read_from_followers(cluster) - before
+    assert served > MESSAGES * SIZE // 2 if followers else served == 0
 
 
 def test_a_leader_that_dies_in_the_middle_of_a_task_is_survived(cluster: ClusterProcess, expected: list[str]) -> None:

@@ -103,6 +103,16 @@ def test_a_query_begins_at_the_latest_and_reads_what_comes(
     assert sorted(itertools.chain.from_iterable(query.batches)) == sorted(expected)
 
 
+def test_the_last_word_on_an_option_that_no_stream_has_is_ours(
+    spark: SparkSession, broker: BrokerProcess, queue: Any, tmp_path: Path
+) -> None:
+    query = Query(spark, broker, tmp_path, subscribe=Topic(queue).name, endingOffsets="latest").start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    assert "option endingOffsets: a streaming read has no end" in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
 def test_a_query_goes_on_from_its_checkpoint(
     spark: SparkSession, broker: BrokerProcess, queue: Any, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -358,6 +359,19 @@ async def test_at_the_bound_of_dedup_ids_a_new_one_is_refused_and_a_known_one_ge
                 break
             except Overloaded as error:
                 await asyncio.sleep((error.retry_after_ms or 0) / 1_000)
+
+
+async def test_a_topic_takes_no_more_than_it_may_from_many_at_once(service: Service) -> None:
+    await service.create_topic(ANONYMOUS, "small", {"partitions": 1, "max_bytes": 10_000})
+    told = await asyncio.gather(
+        *(publish(service, "small", secrets.token_hex(1_000)) for _ in range(30)), return_exceptions=True
+    )
+    assert {type(one) for one in told} == {type(None), TopicFull}
+    assert 7_000 < (await service.topic(ANONYMOUS, "small")).partitions[0].bytes <= 10_000
+    with pytest.raises(TopicFull, match="more do not fit: raise max_bytes, or set full_policy=drop_oldest"):
+        for _ in range(2):
+            await publish(service, "small", secrets.token_hex(1_000))
+    await publish(service, "small", "x")  # nothing is on the way any more
 
 
 async def test_a_full_topic_rejects_at_once_or_drops_its_oldest(service: Service) -> None:

@@ -25,6 +25,8 @@ from lanner.errors import (
     ServiceUnavailable,
     ValidationError,
 )
+from lanner.net.backoff import Backoff
+from lanner.net.waiters import answer_to
 from lanner.wire.messages import Command
 from lanner.wire.peers import Propose
 
@@ -111,19 +113,20 @@ class Proposals:
 
     async def _propose(self, command: bytes, timeout_ms: int) -> Any:
         ends = self._loop.time() + timeout_ms / 1_000
-        pause = _AGAIN_SECONDS_MIN
+        backoff = Backoff(_AGAIN_SECONDS_MIN, _AGAIN_SECONDS_MAX)
         began_at, repeated = self._engine.metadata_index, False
         while True:
             left_ms = int((ends - self._loop.time()) * 1_000)
             try:
                 result = await self._propose_once(command, max(min(left_ms, _ATTEMPT_MS_MAX), 1))
             except _ELSEWHERE as error:
-                if self._loop.time() + pause >= ends:
+                pause_s = backoff.pause_until(ends, self._loop.time())
+                if pause_s is None:
                     raise DeadlineExceeded(
                         f"nobody could take the change of the metadata within {timeout_ms} ms: {error.message}"
                     ) from error
-                await asyncio.sleep(pause)
-                pause, repeated = min(2 * pause, _AGAIN_SECONDS_MAX), True
+                await asyncio.sleep(pause_s)
+                repeated = True
                 continue
             if isinstance(result, LannerError):
                 first = self.outcomes.success_of(command, began_at) if repeated else None
@@ -151,12 +154,7 @@ class Proposals:
         if not is_known(command):  # once it is committed, nobody may skip it
             raise NotSupported(f"command {command[0]} is not known to the broker that leads the metadata: upgrade that")
         future: asyncio.Future[Any] = self._loop.create_future()
-
-        def applied(result: Any) -> None:
-            if not future.done():
-                future.set_result(result)
-
-        index = self._engine.propose(CLUSTER_SET, command, applied)
+        index = self._engine.propose(CLUSTER_SET, command, answer_to(future))
         self._kick()
         try:
             async with asyncio.timeout(timeout_ms / 1_000):

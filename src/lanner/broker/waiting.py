@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from lanner.errors import DeadlineExceeded, LannerError
+from lanner.net.waiters import Waiters
 
 
 class Waiting:
@@ -14,15 +15,11 @@ class Waiting:
 
     def __init__(self, failed: asyncio.Future[LannerError]) -> None:
         self._failed = failed
-        self._loop = asyncio.get_running_loop()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
 
     def wake(self) -> None:
         """Have every caller look at its condition again: something may have changed."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._waiters.wake_all()
 
     async def until(self, condition: Callable[[], bool], timeout_ms: int | None = None) -> None:
         """Return when the condition holds; DeadlineExceeded when it does not in time, and why the broker failed."""
@@ -31,9 +28,7 @@ class Waiting:
                 while not condition():
                     if self._failed.done():
                         raise self._failed.result()
-                    waiter: asyncio.Future[None] = self._loop.create_future()
-                    self._waiters.append(waiter)
-                    await waiter
+                    await self._waiters.wait()
         except TimeoutError:
             raise DeadlineExceeded() from None
 

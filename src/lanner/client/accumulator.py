@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from lanner import batch, limits
@@ -36,9 +37,11 @@ from lanner.client.parcel import (
     may_have_taken_effect,
 )
 from lanner.errors import DeadlineExceeded, LannerError, NotLeader, ProducerFenced
+from lanner.net.backoff import Backoff
 
-BACKOFF_MS: Final = 20
-BACKOFF_MS_MAX: Final = 1_000
+_PAUSE_S: Final = 0.02
+_PAUSE_S_MAX: Final = 1.0
+_RETRY_AFTER_MS_MAX: Final = 10_000
 UNNUMBERED_INFLIGHT_MAX: Final = 64
 MESSAGE_OVERHEAD_BYTES: Final = 16  # what a message takes in a batch beside its own bytes, rounded up
 
@@ -96,7 +99,7 @@ class Accumulator:
         self.identity: Identity | None = None
         self.buffered_bytes = 0
         self.parcels = 0  # whose fate is not known yet
-        self._rng = rng
+        self._backoff = partial(Backoff, _PAUSE_S, _PAUSE_S_MAX, rng.random)
         self._lanes: dict[tuple[str, int, int, bool], Lane] = {}
         self._active: dict[Lane, None] = {}  # lanes with something to send, in the order they got it
         self._waiting_identity = False
@@ -116,7 +119,7 @@ class Accumulator:
         key = (topic, partition, priority, sequenced)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(topic, partition, priority, sequenced and self.idempotent)
+            lane = self._lanes[key] = Lane(topic, partition, priority, sequenced and self.idempotent, self._backoff())
         return lane
 
     def add(
@@ -297,7 +300,7 @@ class Accumulator:
         lane = parcel.lane
         lane.unanswered -= 1
         lane.flight.remove(parcel)
-        lane.failures = 0
+        lane.backoff.reset()
         parcel.base_offset = base_offset
         parcel.timestamp_ms = timestamp_ms
         parcel.duplicate = duplicate
@@ -323,12 +326,11 @@ class Accumulator:
             parcel.uncertain = True
         if not lane.resend:
             lane.resend = True
-            lane.failures += 1
-            backoff_ms = min(BACKOFF_MS_MAX, BACKOFF_MS * 2 ** min(lane.failures - 1, 10))
-            at_once = elsewhere and lane.failures == 1
-            lane.retry_at_ms = 0.0 if at_once else now_ms + backoff_ms * (0.5 + self._rng.random())
+            at_once = elsewhere and lane.backoff.is_fresh
+            pause_ms = lane.backoff.pause_s() * 1_000
+            lane.retry_at_ms = 0.0 if at_once else now_ms + pause_ms
         if error.retry_after_ms is not None and not isinstance(error, NotLeader):  # a leader is looked for meanwhile
-            lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, 10 * BACKOFF_MS_MAX))
+            lane.retry_at_ms = max(lane.retry_at_ms, now_ms + min(error.retry_after_ms, _RETRY_AFTER_MS_MAX))
         self._active[lane] = None
         return [] if lane.unanswered else self._judge(lane, now_ms)
 
@@ -447,7 +449,7 @@ class Accumulator:
         for lane in self._active:
             if concerned(lane):
                 lane.retry_at_ms = 0.0
-                lane.failures = 0
+                lane.backoff.reset()
 
     def _settle(self, parcel: Parcel) -> None:
         parcel.settled = True

@@ -23,6 +23,7 @@ from lanner.errors import (
     StorageFull,
     TopicFull,
 )
+from lanner.net.backoff import Backoff
 from lanner.net.waiters import Waiters
 
 REFUSED_FOR_CERTAIN: Final = (Overloaded, StorageFull, TopicFull, SequenceGap)  # retryable, surely without effect
@@ -90,7 +91,7 @@ class Lane:
     """One priority of one partition, as one producer fills it."""
 
     __slots__ = (
-        "failures",
+        "backoff",
         "flight",
         "held_up",
         "identity",
@@ -107,7 +108,7 @@ class Lane:
         "unanswered",
     )
 
-    def __init__(self, topic: str, partition: int, priority: int, sequenced: bool) -> None:
+    def __init__(self, topic: str, partition: int, priority: int, sequenced: bool, backoff: Backoff) -> None:
         self.topic = topic
         self.partition = partition
         self.priority = priority
@@ -120,7 +121,7 @@ class Lane:
         self.unanswered = 0  # of those: how many still wait for the broker's answer
         self.resend = False  # flight holds parcels to send again
         self.retry_at_ms = 0.0
-        self.failures = 0  # in a row
+        self.backoff = backoff
         self.held_up = False  # nothing can be sent where it goes, at present
         self.place: Any = None  # where it goes; the shell's, opaque here
 

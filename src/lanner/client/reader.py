@@ -58,7 +58,6 @@ class _Cursor:
         "asking",
         "backoff",
         "decoded_to",
-        "failing",
         "generation",
         "pages",
         "partition",
@@ -76,7 +75,6 @@ class _Cursor:
         self.asking = False
         self.pages: deque[Page] = deque()
         self.generation = 0  # raised by a seek: pages asked for before it are dropped
-        self.failing = False  # since a fetch succeeded
         self.backoff = Backoff()
         self.retry: asyncio.TimerHandle | None = None  # while a fetch that failed waits to be asked again
         self.stop_at = stop_at
@@ -392,15 +390,16 @@ class Reader:
         if isinstance(outcome, LannerError):
             elsewhere = self._routing.failed(self.topic, cursor.partition, session, outcome)
             if outcome.retryable and not self._brokers.is_closed:
-                pause_s = 0.0 if elsewhere and not cursor.failing else cursor.backoff.pause_s()
-                cursor.failing = True
+                at_once = elsewhere and cursor.backoff.is_fresh
+                pause_s = cursor.backoff.pause_s()
+                if at_once:
+                    pause_s = 0.0
                 cursor.retry = self._loop.call_later(pause_s, self._ask_again, cursor, generation)
                 return
             cursor.asking = False
             self._error = outcome
         else:
             cursor.asking = False
-            cursor.failing = False
             cursor.backoff.reset()
             page = Page(outcome.control, outcome.bulk)
             moved = page.fetched.next_offset > cursor.asked_offset

@@ -18,7 +18,7 @@ _JITTER_MIN: Final = 0.75  # of a pause; at most a quarter more than it
 class Backoff:
     """The pauses between the tries of one caller."""
 
-    __slots__ = ("_first_s", "_most_s", "_next_s", "_rng")
+    __slots__ = ("_first_s", "_most_s", "_next_s", "_rng", "is_fresh")
 
     def __init__(
         self, first_s: float = FIRST_S, most_s: float = MOST_S, rng: Callable[[], float] = random.random
@@ -26,15 +26,18 @@ class Backoff:
         self._first_s = self._next_s = first_s
         self._most_s = most_s
         self._rng = rng
+        self.is_fresh = True  # nothing failed since the last success
 
     def reset(self) -> None:
         """Begin again with the shortest pause: something succeeded."""
         self._next_s = self._first_s
+        self.is_fresh = True
 
     def pause_s(self, retry_after_ms: int | None = None) -> float:
         """Return the next pause, not shorter than what the peer asked for."""
         pause_s = max(self._next_s, (retry_after_ms or 0) / 1_000)
         self._next_s = min(2 * self._next_s, self._most_s)
+        self.is_fresh = False
         return pause_s * (_JITTER_MIN + self._rng() * 2 * (1 - _JITTER_MIN))
 
     def pause_until(self, deadline: float, now: float, retry_after_ms: int | None = None) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from lanner import limits
 from lanner.errors import ConnectionLost, LannerError
 from lanner.net.link import Link
+from lanner.net.waiters import Waiters
 from lanner.wire.connection import ClientConnection, Reply
 from lanner.wire.messages import Command, Control, Empty, HelloReply, PeerHello, Poll
 from lanner.wire.states import State
@@ -44,7 +45,7 @@ class ClientLink(Link):
         self._greeting = (client, token, peer)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._settling: dict[int, asyncio.Future[Reply]] = {}
-        self._drained: asyncio.Future[None] | None = None
+        self._drained = Waiters()
         self._ping_seconds = idle_ping_ms / 1_000
         self._ping_timer: asyncio.TimerHandle | None = None
         self._heard = True
@@ -108,9 +109,7 @@ class ClientLink(Link):
     async def drain(self) -> None:
         """Wait while the socket takes nothing more."""
         while not self._writable and not self.is_closing:
-            if self._drained is None:
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)
+            await self._drained.wait()
 
     async def close(self) -> None:
         """Write what was asked, then close."""
@@ -132,7 +131,7 @@ class ClientLink(Link):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._wake_drained()
+        self._drained.wake_all()
 
     def data_received(self, data: bytes) -> None:
         self._heard = True
@@ -154,7 +153,7 @@ class ClientLink(Link):
         if self._ping_timer is not None:
             self._ping_timer.cancel()
         self._fail_all()
-        self._wake_drained()
+        self._drained.wake_all()
 
     # ------------------------------------------------------------------ futures
 
@@ -190,11 +189,6 @@ class ClientLink(Link):
         if failure is None:
             return ConnectionLost(f"the connection to {self.address} is closed", address=self.address)
         return type(failure)(f"{self.address}: {failure.message}", **failure.details)
-
-    def _wake_drained(self) -> None:
-        if self._drained is not None:
-            self._drained.set_result(None)
-            self._drained = None
 
     # ------------------------------------------------------------------ a broker that went silent
 

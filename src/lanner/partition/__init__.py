@@ -8,6 +8,7 @@ progress is kept.
 from lanner.partition.appends import HeaderLike
 from lanner.partition.batches import BatchRef, Rows
 from lanner.partition.dead import DeadRun, DeadStretch
+from lanner.partition.fences import NO_FENCE, Fence
 from lanner.partition.holds import HoldState
 from lanner.partition.machine import Partition
 from lanner.partition.reads import Stretch
@@ -16,6 +17,8 @@ from lanner.partition.requests import (
     WAIT,
     Answer,
     Appended,
+    Claim,
+    Claimed,
     CommitOffset,
     DeadEntry,
     Decided,
@@ -46,11 +49,14 @@ from lanner.partition.requests import (
 )
 
 __all__ = [
+    "NO_FENCE",
     "STAGE_KIND",
     "WAIT",
     "Answer",
     "Appended",
     "BatchRef",
+    "Claim",
+    "Claimed",
     "CommitOffset",
     "Counted",
     "DeadEntry",
@@ -60,6 +66,7 @@ __all__ = [
     "Discard",
     "DropGroup",
     "DropStages",
+    "Fence",
     "GroupState",
     "HeaderLike",
     "HoldState",

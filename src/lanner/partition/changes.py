@@ -137,11 +137,21 @@ class _Changes:
         if group is None:
             return
         if group.kind is GroupKind.STREAM:
-            group.committed = fact.offset
+            group.committed, group.metadata = fact.offset, b""
             return
         bounded = [min(max(at, lane.first), lane.end) for at, lane in zip(fact.nexts, self.state.lanes, strict=False)]
         group.seek(fact.offset, bounded)
         self.deliverable = True
+
+    def fence(self, fact: records.Fenced) -> None:
+        group = self._group(fact.group)
+        if group is not None:
+            group.fence = max(group.fence, (fact.number, fact.grant))
+
+    def note_commit(self, fact: records.CommitNoted) -> None:
+        group = self._group(fact.group)
+        if group is not None:
+            group.metadata = fact.metadata
 
     # ---- deliveries
 
@@ -361,6 +371,8 @@ _HANDLERS: Final[dict[type, Callable[[_Changes, Any], None]]] = {
     records.Redriven: _Changes.redrive,
     records.Discarded: _Changes.discard,
     records.DeadNumbered: _Changes.number_dead,
+    records.Fenced: _Changes.fence,
+    records.CommitNoted: _Changes.note_commit,
     records.DelayOver: _Changes.end_delay,
     records.Trimmed: _Changes.trim,
     records.ProducersForgotten: _Changes.forget_producers,

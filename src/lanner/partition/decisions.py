@@ -7,7 +7,7 @@ no settle loses against an expiry of the same moment. Work per pass is bounded; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lanner.errors import LannerError
 from lanner.model import TopicSettings
@@ -16,6 +16,7 @@ from lanner.partition.passes import Pass
 from lanner.partition.requests import (
     AboutStages,
     Answer,
+    Claim,
     CommitOffset,
     Decided,
     Discard,
@@ -34,10 +35,16 @@ from lanner.partition.state import State
 
 
 def decide(
-    state: State, requests: Sequence[Request], settings: TopicSettings, now_ms: int, feature_level: int
+    state: State,
+    requests: Sequence[Request],
+    settings: TopicSettings,
+    now_ms: int,
+    feature_level: int,
+    wanted: Collection[str] = (),
 ) -> Decided:
     """Everything that waits, in one record, with one answer for each request."""
     decision = Pass(state, settings, now_ms, feature_level)
+    decision.wanted.update(wanted)
     answers: list[Answer] = [None] * len(requests)
     polls: list[tuple[int, Poll]] = []
     others: list[tuple[int, Request]] = []
@@ -65,6 +72,8 @@ def _ask(decision: Pass, request: Request) -> Answer:
     try:
         if isinstance(request, CommitOffset):
             decision.commit(request)
+        elif isinstance(request, Claim):
+            return decision.claim(request)
         elif isinstance(request, Seek):
             decision.seek(request)
         elif isinstance(request, MakeGroup):

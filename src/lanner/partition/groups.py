@@ -19,6 +19,7 @@ import msgspec
 from lanner.limits import COMMIT_READERS_KEPT
 from lanner.model import LANES, GroupKind
 from lanner.partition.batches import LaneIndex
+from lanner.partition.fences import NO_FENCE, Fence
 from lanner.partition.keys import group_key, lease_key, places_key, settles_key
 from lanner.partition.leases import LeaseRecord, Part
 from lanner.partition.memory import SettleMemory
@@ -40,6 +41,8 @@ class _HeaderRow(msgspec.Struct, array_like=True):
     nexts: list[int]
     readers: list[tuple[str, int]] = []  # written only when there are any: brokers of level 1 read six fields
     dead_end: int = -1  # written only when the dead are numbered: brokers of level 2 read seven fields
+    fence: Fence = NO_FENCE  # written only when there is one: brokers of level 3 read eight fields
+    metadata: bytes = b""
 
 
 _header_decoder: Final = msgspec.msgpack.Decoder(_HeaderRow)
@@ -53,6 +56,8 @@ class Group:
         self.active_ms = 0
         self.start_offset = 0  # what was appended before is not delivered, also when its delay ends later
         self.committed = -1  # stream: the next offset to read; -1: never committed
+        self.metadata = b""  # stream: what the latest commit brought along
+        self.fence = NO_FENCE  # the highest that was accepted
         self.readers: dict[str, int] = {}  # stream: the sequence of each reader's latest commit, the latest reader last
         self.lanes = [LaneProgress() for _ in range(LANES)]
         self.leases: dict[int, LeaseRecord] = {}
@@ -317,6 +322,7 @@ class Group:
 
     def commit(self, offset: int, reader: str, sequence: int) -> None:
         self.committed = offset
+        self.metadata = b""
         if reader:
             self.readers.pop(reader, None)
             self.readers[reader] = sequence
@@ -360,9 +366,12 @@ class Group:
     def header(self) -> bytes:
         nexts = [progress.next for progress in self.lanes]
         row = (self.name, self.kind, self.active_ms, self.start_offset, self.committed, nexts)
+        readers = list(self.readers.items())
+        if self.fence != NO_FENCE or self.metadata:
+            return _encoder.encode((*row, readers, self.dead_numbers.end, self.fence, self.metadata))
         if self.dead_numbers.end >= 0:
-            return _encoder.encode((*row, list(self.readers.items()), self.dead_numbers.end))
-        return _encoder.encode((*row, list(self.readers.items())) if self.readers else row)
+            return _encoder.encode((*row, readers, self.dead_numbers.end))
+        return _encoder.encode((*row, readers) if readers else row)
 
     @classmethod
     def decode(cls, group_id: int, data: bytes, index: Sequence[LaneIndex]) -> Group:
@@ -371,6 +380,7 @@ class Group:
         group.active_ms, group.start_offset, group.committed = row.active_ms, row.start_offset, row.committed
         group.readers = dict(row.readers)
         group.dead_numbers.end = row.dead_end
+        group.fence, group.metadata = row.fence, row.metadata
         for progress, next_place in zip(group.lanes, row.nexts, strict=True):
             progress.next = next_place
         return group

@@ -8,7 +8,7 @@ time; appends may come between. The rest are reads, and rows for saving.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from lanner import features
@@ -19,6 +19,7 @@ from lanner.partition import appends, changes, decisions, holds, reads, stage_pa
 from lanner.partition.appends import HeaderLike
 from lanner.partition.batches import BatchRef, Rows
 from lanner.partition.dead import DeadStretch, dead_stretch, is_numbered
+from lanner.partition.fences import NO_FENCE, Fence
 from lanner.partition.groups import Group
 from lanner.partition.holds import HoldState
 from lanner.partition.invariants import check_state
@@ -135,10 +136,23 @@ class Partition:
             raise
 
     def decide(
-        self, requests: Sequence[Request], settings: TopicSettings, now_ms: int, feature_level: int = features.LOWEST
+        self,
+        requests: Sequence[Request],
+        settings: TopicSettings,
+        now_ms: int,
+        feature_level: int = features.LOWEST,
+        wanted: Collection[str] = (),
     ) -> Decided:
-        """The record holds nothing that a broker of this feature level would not know."""
-        return decisions.decide(self._state, requests, settings, now_ms, feature_level)
+        """The record holds nothing that a broker of this feature level would not know.
+
+        `wanted`: groups with members that own this partition. However quiet they are, they are not idle.
+        """
+        return decisions.decide(self._state, requests, settings, now_ms, feature_level, wanted)
+
+    def fence(self, group: str) -> Fence:
+        """The highest fence that was accepted of a group; (0, 0): none."""
+        found = self._state.groups.get(group)
+        return NO_FENCE if found is None else found.fence
 
     def next_due_ms(self, settings: TopicSettings, now_ms: int) -> int | None:
         return upkeep.next_due_ms(self._state, settings, now_ms)

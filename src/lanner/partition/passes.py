@@ -32,12 +32,15 @@ from lanner.limits import (
 )
 from lanner.model import BEGIN_AGAIN, DeadFullPolicy, GroupKind, TopicSettings, check_name
 from lanner.partition import records
+from lanner.partition.fences import Fence, check_fence, check_level, check_metadata
 from lanner.partition.groups import Group
 from lanner.partition.leases import LeaseRecord, Run
 from lanner.partition.places import Standing
 from lanner.partition.records import AnyFact, mask_bytes
 from lanner.partition.requests import (
     Answer,
+    Claim,
+    Claimed,
     CommitOffset,
     Decided,
     Discard,
@@ -281,6 +284,9 @@ class Pass:
         view = self.view(request.group)
         if view is not None and view.group.kind is not GroupKind.STREAM:
             raise GroupKindConflict(f"{request.group!r} is a queue group; commits need another name")
+        if request.metadata:
+            check_level(self.feature_level)
+            check_metadata(request.metadata)
         if not 0 <= request.offset <= self.state.end_offset:
             raise OffsetOutOfRange(
                 f"the offset {request.offset} lies outside 0 to {self.state.end_offset}",
@@ -295,24 +301,56 @@ class Pass:
                     group=request.group,
                 )
             view = self.make_group(request.group, GroupKind.STREAM, "earliest")
+        check_fence(request.group, view.fence, request.fence)
+        if request.fence is not None:
+            self.raise_fence(view, request.fence)
         reader, sequence = request.reader, request.sequence
         if not self.identities or not reader or sequence < 0:
             self.facts.append(records.Committed(request.group, request.offset))
-            return
-        if sequence <= max(view.commits.get(reader, -1), view.group.readers.get(reader, -1)):
+        elif sequence <= view.latest_commit(reader):
             return  # it took effect before, or a later one did: it is answered as it was then
-        view.commits[reader] = sequence
-        self.facts.append(records.Committed(request.group, request.offset, reader, sequence))
+        else:
+            view.commits[reader] = sequence
+            self.facts.append(records.Committed(request.group, request.offset, reader, sequence))
+        view.committed, view.metadata = request.offset, request.metadata
+        if request.metadata:
+            self.facts.append(records.CommitNoted(request.group, request.metadata))
+
+    def claim(self, request: Claim) -> Claimed:
+        """Begin to own: what an older owner commits from here on is refused, and this is how far it had come."""
+        check_level(self.feature_level)
+        view = self.view(request.group)
+        if view is None:
+            view = self.make_group(request.group, GroupKind.STREAM, request.start)
+        elif view.group.kind is not GroupKind.STREAM:
+            raise GroupKindConflict(f"{request.group!r} is a queue group: it is polled, not claimed")
+        check_fence(request.group, view.fence, request.fence)
+        view.fence = request.fence
+        self.facts.append(records.Fenced(request.group, *request.fence))
+        committed = view.committed >= 0
+        offset = view.committed if committed else view.group.start_offset
+        return Claimed(offset, committed, view.metadata, view.latest_commit(request.member))
+
+    def raise_fence(self, view: GroupView, fence: Fence) -> None:
+        """The record that accepts a call raises the fence to where the call stands."""
+        if fence > view.fence:
+            check_level(self.feature_level)
+            view.fence = fence
+            self.facts.append(records.Fenced(view.group.name, *fence))
 
     def seek(self, request: Seek) -> None:
         view = self.view(request.group)
         if view is None:
             raise GroupNotFound(f"the group {request.group!r} does not exist on this partition", group=request.group)
+        check_fence(request.group, view.fence, request.fence)
         offset, nexts = self._places_from(request.offset)
         if request.offset == "earliest" and view.group.kind is GroupKind.STREAM:
             first = self.state.batches.first()
             offset = self.state.end_offset if first is None else first.base_offset
+        if request.fence is not None:
+            self.raise_fence(view, request.fence)
         self.facts.append(records.Sought(request.group, offset, nexts))
+        view.committed, view.metadata = offset, b""
         view.closed = True
 
     def make(self, request: MakeGroup) -> None:

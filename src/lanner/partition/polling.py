@@ -17,6 +17,7 @@ from lanner.limits import MEMBER_LENGTH_MAX, POLL_BYTES_MAX, POLL_MESSAGES_MAX
 from lanner.model import LANES, GroupKind
 from lanner.partition import records
 from lanner.partition.batches import BatchRef
+from lanner.partition.fences import NO_FENCE, check_fence, leaves_trace
 from lanner.partition.passes import Pass
 from lanner.partition.places import ROW_PLACES, Entry, split_by_row
 from lanner.partition.records import Segment
@@ -56,6 +57,8 @@ def _answer(decision: Pass, poll: Poll) -> Answer:
         repeated = _find_repeat(decision, view, poll)
         if repeated is not None:
             return repeated
+    if poll.fence is not None or view.fence != NO_FENCE:
+        check_fence(poll.group, view.fence, poll.fence)
     return _Taking(decision, view, poll).take()
 
 
@@ -132,6 +135,8 @@ class _Taking:
             return PollAnswer([], decision.now_ms, True, None) if self.limited else WAIT
         view.touched = True
         decision.segments += len(self.segments)
+        if poll.fence is not None and leaves_trace(view.fence, poll.fence):
+            decision.raise_fence(view, poll.fence)
         if poll.auto_ack:
             ranges = [(lane, place, count) for _, lane, place, count, _ in self.segments]
             decision.facts.append(records.Taken(poll.group, ranges))

@@ -266,6 +266,22 @@ class DeadNumbered(Fact, tag=30):
     group: str
 
 
+class Fenced(Fact, tag=31):
+    """What this record accepts of the group lies at this fence; what lies below is refused from now on. From level 4
+    on."""
+
+    group: str
+    number: Natural
+    grant: Natural
+
+
+class CommitNoted(Fact, tag=32):
+    """What the commit before this fact brought along. From level 4 on."""
+
+    group: str
+    metadata: bytes
+
+
 AnyFact = (
     GroupMade
     | GroupDropped
@@ -293,6 +309,8 @@ AnyFact = (
     | StagesWithdrawn
     | StagesDropped
     | DeadNumbered
+    | Fenced
+    | CommitNoted
 )
 
 

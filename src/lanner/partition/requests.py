@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from lanner.errors import LannerError
 from lanner.model import GroupKind
 from lanner.partition.batches import BatchRef
+from lanner.partition.fences import Fence
 from lanner.partition.records import Counted
 
 
@@ -42,6 +43,7 @@ class Poll(NamedTuple):
     auto_ack: bool = False
     start: str = "earliest"
     min_lane: int = 0  # leave less urgent lanes alone: another partition has something more urgent
+    fence: Fence | None = None  # what the caller stands for; None: nobody has ever been a member of a group
 
 
 class Settle(NamedTuple):
@@ -60,11 +62,23 @@ class CommitOffset(NamedTuple):
     reader: str = ""  # whose commits are numbered, rising; empty: each counts as it comes
     sequence: int = -1
     known: bool = False  # the group has committed before: where it is gone, that is an error
+    fence: Fence | None = None
+    metadata: bytes = b""  # kept with the offset
 
 
 class Seek(NamedTuple):
     group: str
     offset: int | str  # an offset, "earliest" or "latest"
+    fence: Fence | None = None
+
+
+class Claim(NamedTuple):
+    """The first thing that a new owner of a stream's partition does: from then on older ones are refused."""
+
+    group: str
+    member: str
+    fence: Fence
+    start: int | str = "earliest"  # where the group begins, if it is not here yet
 
 
 class MakeGroup(NamedTuple):
@@ -140,7 +154,9 @@ class DropStages(NamedTuple):
     attempts: Sequence[bytes]
 
 
-AboutGroup = Poll | Settle | Release | CommitOffset | Seek | MakeGroup | DropGroup | Redrive | Discard | NumberDead
+AboutGroup = (
+    Poll | Settle | Release | CommitOffset | Seek | Claim | MakeGroup | DropGroup | Redrive | Discard | NumberDead
+)
 AboutStages = Prepare | PublishStages | WithdrawStages | DropStages
 Request = AboutGroup | AboutStages | Tick
 
@@ -161,13 +177,22 @@ class PollAnswer(NamedTuple):
     token: int | None  # None: the index that this decision's record gets
 
 
+class Claimed(NamedTuple):
+    """How far the group has come here, as of the record by which the claim was accepted."""
+
+    offset: int  # the next to read
+    committed: bool  # the group has committed; else this is where it began
+    metadata: bytes
+    sequence: int  # of this member's latest commit; -1: none
+
+
 class Wait(Enum):
     WAIT = "nothing is deliverable now"
 
 
 WAIT: Final = Wait.WAIT
 
-Answer = PollAnswer | Wait | list[tuple[int, int]] | int | None | LannerError
+Answer = PollAnswer | Claimed | Wait | list[tuple[int, int]] | int | None | LannerError
 
 
 class Decided(NamedTuple):

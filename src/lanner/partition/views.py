@@ -36,12 +36,15 @@ class GroupView:
         "answered",
         "closed",
         "commits",
+        "committed",
         "dead_gone",
         "dead_taken",
         "extended",
+        "fence",
         "group",
         "live",
         "made",
+        "metadata",
         "nexts",
         "numbered",
         "outstanding",
@@ -57,6 +60,9 @@ class GroupView:
         self.made = made  # by this pass: it is not in the state yet
         self.closed = False  # sought in this pass: polls wait for the next
         self.touched = made
+        self.fence = group.fence
+        self.committed = group.committed
+        self.metadata = group.metadata
         self.nexts = [progress.next for progress in group.lanes]
         self.outstanding = group.outstanding
         self.live: dict[int, int] = {}  # token → what is still live
@@ -70,6 +76,10 @@ class GroupView:
         self.dead_gone = False  # all of the group's dead were redriven or discarded
         self.dead_taken: set[tuple[int, int]] = set()  # (lane, place) of dead messages redriven or discarded
         self.polls: dict[tuple[str, int], PollAnswer] = {}
+
+    def latest_commit(self, reader: str) -> int:
+        """The sequence of a reader's latest commit; -1: it has none."""
+        return max(self.commits.get(reader, -1), self.group.readers.get(reader, -1))
 
     def live_of(self, lease: LeaseRecord) -> int:
         return self.live.get(lease.token, lease.live)

@@ -7,7 +7,7 @@ Rules:
 - An error here would end the query. What may pass is therefore logged, and answered with "nothing new": Spark asks
   again. What does not pass (a topic recreated, messages lost) is raised, unless the options say to go on.
 - While there is nothing new it waits for news instead of being asked a hundred times a second. Spark asks the sources
-  of a query one after the other, so an idle one delays the others by that wait.
+  of a query one after the other, so an idle one delays the others by that wait: it is short once there are others.
 - The offset where a batch begins is one that Spark has finished: it is what the group is told.
 """
 
@@ -41,6 +41,7 @@ from lanner.spark.progress import (
 _log: Final = logging.getLogger("lanner.spark")
 
 WAIT_MS: Final = 500  # for news; a query that is stopped ends so much later at most
+SHARED_WAIT_MS: Final = 50  # the same in a query with other sources: they are asked only after this wait
 _PAUSE_MS: Final = 100
 _NAMES_S: Final = 1.0  # so often a pattern is looked up anew
 _LAST_COMMIT_S: Final = 2.0
@@ -94,7 +95,13 @@ class StreamPlanner:
         self._commits: list[Future[None]] = []
         self._group_checked = False
         self._told: set[Loss] = set()
-        self.others_at_work = False
+        self._others_at_work = False
+        self._wait_ms = WAIT_MS
+
+    def note_others(self) -> None:
+        """A batch of the query had nothing of this source: it has others, and they may have more to do at once."""
+        self._others_at_work = True
+        self._wait_ms = SHARED_WAIT_MS
 
     # ------------------------------------------------------------------ where it begins
 
@@ -131,15 +138,15 @@ class StreamPlanner:
     ) -> dict[str, Any]:
         """Where a batch that begins at the given offset ends; the same offset when there is nothing to do."""
         start = from_json(given, self._options.dead_letters_of)
-        waits = not self.others_at_work and self._target is None
-        self.others_at_work = False
+        waits = not self._others_at_work and self._target is None
+        self._others_at_work = False
         while True:
             try:
                 self._check_group(given, start)
                 self.publish(start)
                 end = self._end(start, rows_max, bytes_max, all_of_it)
                 if end == start and waits:
-                    self._log.news(_ends(self._seen), WAIT_MS, self._options.lanes)
+                    self._log.news(_ends(self._seen), self._wait_ms, self._options.lanes)
                     end = self._end(start, rows_max, bytes_max, all_of_it)
                 same = end == start and group_of(given) == self._options.group
                 return given if same else self._written(end)

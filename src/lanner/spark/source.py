@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lanner.errors import ValidationError
+from lanner.errors import LannerError, ValidationError
 from lanner.spark.admission import divided
 from lanner.spark.dead import log_for
 from lanner.spark.filters import Narrowing
@@ -129,8 +129,11 @@ class LannerDataSource(DataSource):
         return FilteringReader(options) if takes_filters else LannerReader(options)
 
     def streamReader(self, schema: StructType) -> LannerStreamReader:  # noqa: N802
-        options = parse_options(self.options, "stream")
-        self._check_schema(schema)
+        try:
+            options = parse_options(self.options, "stream")
+            self._check_schema(schema)
+        except LannerError as error:
+            return LannerStreamReader(error)
         return LannerStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> LannerWriter:

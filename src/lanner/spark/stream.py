@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from lanner.errors import LannerError
 from lanner.spark.admission import divided
 from lanner.spark.dead import log_for
 from lanner.spark.options import ReadOptions
@@ -30,9 +31,18 @@ from lanner.spark.tasks import LannerPartition, read_span
 class LannerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's source."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions | LannerError) -> None:
+        self._given = options
         self._opened: StreamPlanner | None = None
+        self._committed: dict[str, Any] | None = None
+
+    @property
+    def _options(self) -> ReadOptions:
+        """What is wrong with the options is raised here: raised while this object is made, it would be hidden by an
+        UnboundLocalError of Spark's own."""
+        if isinstance(self._given, LannerError):
+            raise self._given
+        return self._given
 
     @property
     def _planner(self) -> StreamPlanner:
@@ -72,7 +82,7 @@ class LannerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Nothing is asked here: a batch is the difference of two offsets, also after a restart."""
         if start == end and self._opened is not None:
-            self._opened.others_at_work = True
+            self._opened.note_others()
         dead = self._options.dead_letters_of
         spans = spans_between(from_json(start, dead), from_json(end, dead))
         return [LannerPartition(span) for span in divided(spans, self._options.min_partitions)]
@@ -81,6 +91,10 @@ class LannerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_span(self._options, partition, strict=True)
 
     def commit(self, end: dict[str, Any]) -> None:
+        """Spark commits all sources of a query with every batch, also those that had nothing for it."""
+        if end == self._committed:
+            self._planner.note_others()
+        self._committed = end
         self._planner.publish(from_json(end, self._options.dead_letters_of))
 
     def stop(self) -> None:

@@ -16,7 +16,9 @@ def even() -> float:
 def test_pauses_double_up_to_the_bound_and_begin_again_after_a_success() -> None:
     backoff = Backoff(0.1, 0.5, even)
     assert [backoff.pause_s() for _ in range(5)] == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+    assert not backoff.is_fresh
     backoff.reset()
+    assert backoff.is_fresh
     assert backoff.pause_s() == pytest.approx(0.1)
 
 

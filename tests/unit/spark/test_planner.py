@@ -141,7 +141,7 @@ def test_it_waits_for_news_and_takes_what_came(log: MemoryLog) -> None:
 def test_it_does_not_wait_while_another_source_is_at_work(log: MemoryLog) -> None:
     plan = planned(log)
     start = plan.begin()
-    plan.others_at_work = True
+    plan.note_others()
     assert after(plan, start) is start
     assert log.waits == 0
     assert after(plan, start) is start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,8 +12,10 @@ pytest.importorskip("pyarrow")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from lanner.errors import ValidationError
 from lanner.spark import stream
 from lanner.spark.offsets import Held, Span
+from lanner.spark.planner import SHARED_WAIT_MS, WAIT_MS
 from lanner.spark.source import LannerDataSource
 from lanner.spark.stream import LannerStreamReader
 from lanner.spark.tasks import LannerPartition
@@ -23,6 +25,7 @@ class MemoryLog:
     """One topic with one partition."""
 
     opened = 0
+    waits_ms: ClassVar[list[int]] = []
 
     def __init__(self, _: object) -> None:
         self.end_offset = 20
@@ -43,8 +46,8 @@ class MemoryLog:
     def reach(self, spans: list[tuple[Span, int]], _: int) -> list[Span]:
         return [span._replace(end_offset=span.start_offset + size // 10) for span, size in spans]
 
-    def news(self, *_: object) -> None:
-        pass
+    def news(self, _: object, wait_ms: int, lanes: int) -> None:
+        MemoryLog.waits_ms.append(wait_ms)
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +112,31 @@ def test_a_batch_is_planned_without_asking_anybody() -> None:
     ]
     assert list(fresh.partitions(end, end)) == []
     assert MemoryLog.opened == 0
+
+
+def test_an_idle_source_waits_shortly_once_batches_of_others_are_committed() -> None:
+    reader = reader_for()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    MemoryLog.waits_ms.clear()
+    for committed in (start, end):
+        reader.commit(committed)
+        reader.latestOffset(end, ReadAllAvailable())
+    assert MemoryLog.waits_ms == [WAIT_MS] * 2
+    reader.commit(end)  # with a batch that this source had nothing for
+    reader.latestOffset(end, ReadAllAvailable())
+    reader.latestOffset(end, ReadAllAvailable())
+    reader.stop()
+    assert MemoryLog.waits_ms == [WAIT_MS, WAIT_MS, SHARED_WAIT_MS]
+
+
+def test_what_only_a_stream_refuses_is_raised_by_its_first_call() -> None:
+    """Raised by `streamReader`, it would be followed by an UnboundLocalError of Spark's own."""
+    for reader in (made := reader_for(endingOffsets="latest"), pickle.loads(pickle.dumps(made))):
+        for call in (reader.getDefaultReadLimit, reader.initialOffset, reader.prepareForTriggerAvailableNow):
+            with pytest.raises(ValidationError, match="endingOffsets"):
+                call()
+        reader.stop()
 
 
 def test_a_reader_that_was_not_used_yet_is_pickled() -> None:

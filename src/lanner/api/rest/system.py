@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -73,8 +74,17 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
         f'lanner_rest_requests_total{{operation="{operation}",status="{status}"}} {count}'
         for (operation, status), count in sorted(call.door.requests.items())
     ]
+    lines += _of_readers(call.service.fetched_bytes)
     lines += _of_transactions(call.service.transaction_figures)
     return Raw("text/plain; version=0.0.4; charset=utf-8", ("\n".join(lines) + "\n").encode())
+
+
+def _of_readers(fetched_bytes: Mapping[str, int]) -> list[str]:
+    return [
+        "# HELP lanner_fetched_bytes_total Batches handed to readers of streams, by what this broker was to them.",
+        "# TYPE lanner_fetched_bytes_total counter",
+        *(f'lanner_fetched_bytes_total{{role="{role}"}} {count}' for role, count in fetched_bytes.items()),
+    ]
 
 
 _TRANSACTION_FIGURES: Final = (

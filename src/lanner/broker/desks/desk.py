@@ -6,6 +6,7 @@ A partition that is not led here is served elsewhere: the caller is told by whom
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ class Desk:
         self._router = Router()
         self._producer_ids: Iterable[int] = iter(())
         self._producer_ids_until = 0.0
+        self._on_the_way: Counter[int] = Counter()  # bytes of publishes by set, where the topic bounds them
         self._draining = False
         self._serving = False
         self._questions = Questions(node)
@@ -53,6 +55,7 @@ class Desk:
         self._unpacking = Unpacking(self, node)
         self._pages = Pages(node)
         self._routes = Routes(node)
+        self.fetched_bytes = {"leader": 0, "follower": 0}  # handed to readers of streams, by what this broker was
         self.auto_create = node.settings.auto_create_topics
         self.node_id = node.node_id
         self.addresses = self._routes.addresses

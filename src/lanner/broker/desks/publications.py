@@ -42,7 +42,16 @@ class Publications(Desk):
         replica = self._replica(found, partition)
         header = batch.verify(data)
         self._check_publish(found.settings, replica, header)
-        return self._append(found, partition, replica, encode_append(self._node.now_ms(), data), header)
+        future = self._append(found, partition, replica, encode_append(self._node.now_ms(), data), header)
+        if found.settings.max_bytes:
+            self._on_the_way[replica.set_id] += header.length
+            future.add_done_callback(lambda _: self._arrived(replica.set_id, header.length))
+        return future
+
+    def _arrived(self, set_id: int, size: int) -> None:
+        self._on_the_way[set_id] -= size
+        if not self._on_the_way[set_id]:
+            del self._on_the_way[set_id]
 
     def _append(
         self, topic: Topic, partition: int, replica: Replica, payload: bytes, header: batch.Header
@@ -75,10 +84,11 @@ class Publications(Desk):
             replica.partition.check_dedup(bytes(header.dedup_id), settings, self._node.now_ms())
         if settings.max_bytes and settings.full_policy is FullPolicy.REJECT:
             # What is prepared has its room; what is merely staged stops nobody.
-            held = replica.partition.stored_bytes + replica.partition.prepared_bytes
+            held = replica.partition.stored_bytes + replica.partition.prepared_bytes + self._on_the_way[replica.set_id]
             if held + header.length > settings.max_bytes:
                 raise TopicFull(
-                    f"the partition holds {held} of {settings.max_bytes} bytes",
+                    f"the partition holds {held} of {settings.max_bytes} bytes, and {header.length} more do not fit: "
+                    "raise max_bytes, or set full_policy=drop_oldest",
                     retry_after_ms=_FULL_RETRY_MS,
                 )
 

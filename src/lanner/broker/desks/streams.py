@@ -64,6 +64,7 @@ class Streams(Desk):
         if led:
             stretch = await self._await_stretch(found, partition, replica, stretch, max_bytes, wait_ms, lanes)
         read = await self._read_stretch(found, partition, replica, stretch, led)
+        self.fetched_bytes["leader" if led else "follower"] += sum(len(one.data) for one in read.batches)
         next_offset = read.next_offset
         if led and next_offset > machine.end_offset:
             next_offset = machine.end_offset

@@ -95,6 +95,11 @@ class Forwarder(ForwardedPublishes, ForwardedPolls, ForwardedOverview, Forwarded
         return found
 
     @property
+    def fetched_bytes(self) -> dict[str, int]:
+        found: dict[str, int] = self._service.fetched_bytes
+        return found
+
+    @property
     def transaction_figures(self) -> Figures:
         found: Figures = self._service.transaction_figures
         return found

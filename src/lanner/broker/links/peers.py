@@ -33,6 +33,7 @@ from lanner.errors import (
     LannerError,
     RequestTimeout,
 )
+from lanner.net.backoff import FIRST_S, Backoff
 from lanner.net.connector import ClientLink, open_connection
 from lanner.raft import Message, MessageKind, encode_message
 from lanner.wire.connection import Reply
@@ -46,8 +47,7 @@ PULSES_UNTIL_ALL: Final = 20
 ALIVE_SECONDS: Final = 1.0
 DIAL_TIMEOUT_MS: Final = 2_000
 LINE_BYTES_MAX: Final = 16 * limits.MIB
-_BACKOFF_SECONDS_MIN: Final = 0.05
-_BACKOFF_SECONDS_MAX: Final = 1.0
+_RECONNECT_SECONDS_MAX: Final = 1.0
 _BULK: Final = frozenset(int(kind) for kind in (MessageKind.APPEND, MessageKind.COMMIT, MessageKind.SNAPSHOT))
 
 
@@ -123,11 +123,11 @@ class _Line:
             self._peers.on_unreachable(set_id, message.receiver)
 
     async def _run(self) -> None:
-        backoff = _BACKOFF_SECONDS_MIN
+        backoff = Backoff(FIRST_S, _RECONNECT_SECONDS_MAX, self._peers.rng.random)
         while True:
             try:
                 self.link = await self._peers.dial(self._node_id, bulk=self._bulk)
-                backoff = _BACKOFF_SECONDS_MIN
+                backoff.reset()
                 self.told = {}
                 if not self._bulk:
                     self._peers.on_reached(self._node_id)
@@ -142,11 +142,10 @@ class _Line:
             self.link = None
             self.dial_now.clear()
             try:
-                async with asyncio.timeout(backoff * (0.5 + self._peers.rng.random() / 2)):
+                async with asyncio.timeout(backoff.pause_s()):
                     await self.dial_now.wait()
             except TimeoutError:
                 pass
-            backoff = min(2 * backoff, _BACKOFF_SECONDS_MAX)
 
     async def close(self) -> None:
         self.task.cancel()

@@ -51,6 +51,7 @@ class FakeService:
     time_ahead_ms: int = 0
     stopped_partitions: dict[str, str] = field(default_factory=dict)
     forwarded: int = 17
+    fetched_bytes: dict[str, int] = field(default_factory=lambda: {"leader": 50, "follower": 60})
     disk_figures: dict[str, int] = field(
         default_factory=lambda: {"scrubbed_bytes": 4_096, "scrub_passes": 2, "damaged": 1}
     )

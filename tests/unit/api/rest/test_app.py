@@ -226,6 +226,8 @@ async def test_metrics_count_requests_by_operation_and_status(http):
     assert "lanner_connections_max 10000" in text
     assert "lanner_unfinished_bytes 0" in text
     assert "lanner_forwarded_calls_total 17" in text
+    assert 'lanner_fetched_bytes_total{role="leader"} 50' in text
+    assert 'lanner_fetched_bytes_total{role="follower"} 60' in text
 
 
 async def test_metrics_tell_of_transactions_in_units_that_prometheus_expects(http):
