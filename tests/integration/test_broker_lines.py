@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from lanner import batch
-from lanner.broker.desks.calls import ANONYMOUS
 from lanner.broker.node import Node, wall_clock_ms
 from lanner.broker.replicas.engine import Engine
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS
 from lanner.cluster import encode_create_topic
 from lanner.errors import StorageFull
 from lanner.model import TopicSettings
 from lanner.server import Server
 from lanner.testing.process import free_port
+from tests.callers import Here
 
 SECONDS = 30.0
 HOUR_MS = 3_600_000
@@ -71,7 +72,7 @@ class Three:
         return replica is not None and replica.leads
 
     async def publish(self, number: int, values: list[bytes]) -> None:
-        await self.servers[number].service.publish(ANONYMOUS, "orders", 0, batch.encode(values))
+        await Here(self.servers[number].service).publish(ANONYMOUS, "orders", 0, batch.encode(values))
 
     def ends(self) -> list[int]:
         return [server.node.engine.replicas[1].partition.end_offset for server in self.running]

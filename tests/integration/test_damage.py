@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 import lanner
-from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
+from lanner.broker.desks.calls import NewMessage
 from lanner.broker.desks.leases import LeaseReader
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS
 from lanner.client import Hole
 from lanner.errors import NotLeader, StorageDamaged
 from lanner.ledger import Location
 from lanner.ledger.rows import FORMAT_KEY, set_key
 from lanner.server import Server
 from lanner.storage import LmdbTable
+from lanner.wire.messages import SettleItem
+from tests.callers import Here
 
 VALUES = [b"first " + b"a" * 100, b"second " + b"b" * 100, b"third " + b"c" * 100]
 
@@ -64,7 +67,7 @@ async def test_stream_readers_are_told_of_a_hole_and_why(tmp_path: Path, caplog:
     assert server.native_address is not None
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
-            found = await server.service.fetch(ANONYMOUS, "orders", 0, 0)
+            found = await Here(server.service).fetch(ANONYMOUS, "orders", 0, 0)
             assert [one.base_offset for one in found.batches] == [0, 2]
             assert (list(found.damaged), found.next_offset) == ([(1, 2)], 3)
     assert len([record for record in caplog.records if "is damaged: " in record.getMessage()]) == 1, "said once"
@@ -76,13 +79,13 @@ async def test_stream_readers_are_told_of_a_hole_and_why(tmp_path: Path, caplog:
         seen = [(await anext(reader)).value for _ in range(2)]
     assert seen == [VALUES[0], VALUES[2]]
     assert holes == [Hole(0, 1, 2, "damaged")]
-    assert [one.value for one in await server.service.peek(ANONYMOUS, "orders", [0], 0, 10)] == seen
+    assert [one.value for one in await Here(server.service).peek(ANONYMOUS, "orders", [0], 0, 10)] == seen
     await server.stop()
 
 
 async def test_queue_workers_get_the_others_and_the_damaged_one_is_dead(tmp_path: Path) -> None:
     server = await with_a_rotten_entry(tmp_path)
-    service = server.service
+    service = Here(server.service)
     seen = []
     for _ in range(4):
         for one in await service.poll_messages(ANONYMOUS, topic="orders", group="billing", member="w", max_messages=1):
@@ -98,7 +101,7 @@ async def test_queue_workers_get_the_others_and_the_damaged_one_is_dead(tmp_path
 
 async def test_what_memory_still_has_is_delivered_although_the_disk_is_damaged(tmp_path: Path) -> None:
     server = await started(tmp_path)
-    service, engine = server.service, server.node.engine
+    service, engine = Here(server.service), server.node.engine
     await service.ensure_topic(ANONYMOUS, "orders")
     for value in VALUES:
         await service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])
@@ -119,7 +122,7 @@ async def test_what_memory_still_has_is_delivered_although_the_disk_is_damaged(t
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_poll_that_acks_by_itself_acks_nothing_that_is_damaged(tmp_path: Path, known: bool) -> None:
     server = await with_a_rotten_entry(tmp_path)
-    service = server.service
+    service = Here(server.service)
     if known:
         assert (await server.node.scrubbing.scrub()).damaged == 1
     wanted: dict[str, Any] = {"topic": "orders", "group": "billing", "member": "w", "auto_ack": True}
@@ -138,7 +141,7 @@ async def test_a_poll_that_acks_by_itself_and_cannot_read_gives_everything_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await started(tmp_path)
-    service = server.service
+    service = Here(server.service)
     await service.ensure_topic(ANONYMOUS, "orders")
     for value in VALUES:
         await service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])
@@ -161,7 +164,7 @@ async def test_a_poll_that_acks_by_itself_delivers_nothing_whose_ack_was_refused
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await started(tmp_path)
-    service = server.service
+    service = Here(server.service)
     await service.ensure_topic(ANONYMOUS, "orders")
     for value in VALUES:
         await service.publish_messages(ANONYMOUS, "orders", [NewMessage(value, partition=0)])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lanner.broker.desks.calls import ANONYMOUS
-from lanner.broker.service import Service
+from lanner.calls import ANONYMOUS
 from lanner.errors import GroupExpired, StorageFull, TopicFull
 from lanner.server import Server
+from tests.callers import Here
 from tests.integration.test_service import publish, server, service
 
 __all__ = ["server", "service"]
@@ -16,26 +16,26 @@ TOPIC = "orders"
 KEPT = {"partitions": 1, "retention_ms": 1, "hold_for": ["archive"]}
 
 
-async def first_offset(service: Service) -> int:
+async def first_offset(service: Here) -> int:
     return (await service.topic(ANONYMOUS, TOPIC)).partitions[0].first_offset
 
 
-async def trimmed(server: Server, service: Service) -> None:
+async def trimmed(server: Server, service: Here) -> None:
     """Until retention has taken everything."""
     await server.node.waiting.until(lambda: _first(service) == _end(service), 10_000)
 
 
-def _first(service: Service) -> int:
+def _first(service: Here) -> int:
     topic = service.find_topic(TOPIC)
     return service._engine.replicas[topic.set_ids[0]].partition.first_offset
 
 
-def _end(service: Service) -> int:
+def _end(service: Here) -> int:
     topic = service.find_topic(TOPIC)
     return service._engine.replicas[topic.set_ids[0]].partition.end_offset
 
 
-async def test_retention_waits_until_the_archive_has_read(server: Server, service: Service) -> None:
+async def test_retention_waits_until_the_archive_has_read(server: Server, service: Here) -> None:
     await service.create_topic(ANONYMOUS, TOPIC, KEPT)
     await publish(service, TOPIC, "a", "b", "c")
     await service.commit(ANONYMOUS, TOPIC, "archive", {0: 0})
@@ -50,7 +50,7 @@ async def test_retention_waits_until_the_archive_has_read(server: Server, servic
     assert (fetched.holes, fetched.next_offset) == ([(0, 4)], 4)
 
 
-async def test_on_a_short_disk_publishing_gives_way_or_the_hold_does(server: Server, service: Service) -> None:
+async def test_on_a_short_disk_publishing_gives_way_or_the_hold_does(server: Server, service: Here) -> None:
     await service.create_topic(ANONYMOUS, TOPIC, KEPT)
     await publish(service, TOPIC, "a")
     room = server.node.saving.room
@@ -64,7 +64,7 @@ async def test_on_a_short_disk_publishing_gives_way_or_the_hold_does(server: Ser
     await trimmed(server, service)
 
 
-async def test_a_topic_that_is_full_of_what_is_held_says_for_whom(service: Service) -> None:
+async def test_a_topic_that_is_full_of_what_is_held_says_for_whom(service: Here) -> None:
     settings = {**KEPT, "retention_ms": 0, "max_bytes": 1_000, "full_policy": "drop_oldest"}
     await service.create_topic(ANONYMOUS, TOPIC, settings)
     with pytest.raises(TopicFull, match="held for archive"):
@@ -75,7 +75,7 @@ async def test_a_topic_that_is_full_of_what_is_held_says_for_whom(service: Servi
         await publish(service, TOPIC, "x" * 100)
 
 
-async def test_a_reader_whose_group_is_gone_is_told_both_ways_on(service: Service) -> None:
+async def test_a_reader_whose_group_is_gone_is_told_both_ways_on(service: Here) -> None:
     await service.create_topic(ANONYMOUS, TOPIC, {"partitions": 1})
     await publish(service, TOPIC, "a")
     await service.commit(ANONYMOUS, TOPIC, "g", {0: 1})

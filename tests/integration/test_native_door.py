@@ -21,8 +21,8 @@ from crc32c import crc32c
 
 from lanner import batch, limits
 from lanner.api.native import NativeDoor
-from lanner.broker.desks.calls import ANONYMOUS
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS
 from lanner.errors import (
     ConnectionLost,
     LannerError,

@@ -17,9 +17,11 @@ import pytest
 
 import lanner
 from lanner import batch, limits
-from lanner.broker.desks.calls import ANONYMOUS, PollResult, SettleItem
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS
 from lanner.server import Server
+from lanner.wire.messages import SettleItem
+from tests.callers import Here, Leased
 from tests.spoilt import undecodable
 
 BATCHES = 20
@@ -55,28 +57,28 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def store(server: Server, topic: str, *batches: bytes, **settings: Any) -> None:
-    await server.service.create_topic(ANONYMOUS, topic, {"partitions": 1, "backoff_ms": 0, **settings})
+    await Here(server.service).create_topic(ANONYMOUS, topic, {"partitions": 1, "backoff_ms": 0, **settings})
     for data in batches:
-        await server.service.publish(ANONYMOUS, topic, 0, data)
+        await Here(server.service).publish(ANONYMOUS, topic, 0, data)
 
 
-async def poll(server: Server, topic: str, group: str = "g", **wanted: Any) -> PollResult:
-    return await server.service.poll(ANONYMOUS, topic=topic, group=group, member="m", **wanted)
+async def poll(server: Server, topic: str, group: str = "g", **wanted: Any) -> Leased:
+    return await Here(server.service).poll(ANONYMOUS, topic=topic, group=group, member="m", **wanted)
 
 
-async def settle(server: Server, topic: str, kind: int, polled: PollResult, group: str = "g") -> None:
+async def settle(server: Server, topic: str, kind: int, polled: Leased, group: str = "g") -> None:
     items = [
         SettleItem(item.partition, item.token, part.first_offset, part.count, kind, 0)
         for item in polled.batches
         for part in item.ranges
     ]
-    for result in await server.service.settle(ANONYMOUS, topic, group, items):
+    for result in await Here(server.service).settle(ANONYMOUS, topic, group, items):
         assert result.code == 0
 
 
 async def standing(server: Server, topic: str, group: str = "g") -> tuple[int, int, int]:
     """How many messages of the group are ready, leased, dead."""
-    (state,) = (await server.service.group(ANONYMOUS, topic, group)).partitions
+    (state,) = (await Here(server.service).group(ANONYMOUS, topic, group)).partitions
     return state.ready, state.leased, state.dead
 
 
@@ -91,7 +93,7 @@ async def mixed(server: Server, topic: str = "mixed", kind: int = NACK, **settin
         (item,) = found.batches
         tiny.append(SettleItem(0, item.token, item.base_offset + 1, TINY, ACK))
         large.append(SettleItem(0, item.token, item.base_offset, 1, kind, 0, "too much for me"))
-    for result in await server.service.settle(ANONYMOUS, topic, "g", [*tiny, *large]):
+    for result in await Here(server.service).settle(ANONYMOUS, topic, "g", [*tiny, *large]):
         assert result.code == 0
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import ANONYMOUS, Delivered, Identity, NewMessage, SettleItem
-from lanner.broker.service import Service
+from lanner.broker.desks.calls import Delivered, NewMessage
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS, Identity
 from lanner.errors import (
     GroupKindConflict,
     GroupNotFound,
@@ -31,6 +31,8 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.server import Server
+from lanner.wire.messages import SettleItem
+from tests.callers import Here
 
 ACK, NACK, EXTEND, REJECT = 1, 2, 3, 4
 
@@ -49,20 +51,20 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-def service(server: Server) -> Service:
-    return server.service
+def service(server: Server) -> Here:
+    return Here(server.service)
 
 
-async def publish(service: Service, topic: str, *values: str, **fields: Any) -> None:
+async def publish(service: Here, topic: str, *values: str, **fields: Any) -> None:
     await service.ensure_topic(ANONYMOUS, topic)
     await service.publish_messages(ANONYMOUS, topic, [NewMessage(value.encode(), **fields) for value in values])
 
 
-async def poll(service: Service, topic: str, group: str = "workers", **wanted: Any) -> list[Delivered]:
+async def poll(service: Here, topic: str, group: str = "workers", **wanted: Any) -> list[Delivered]:
     return await service.poll_messages(ANONYMOUS, topic=topic, group=group, member="one", **wanted)
 
 
-async def settle(service: Service, topic: str, kind: int, *found: Delivered, **fields: Any) -> list[int]:
+async def settle(service: Here, topic: str, kind: int, *found: Delivered, **fields: Any) -> list[int]:
     items = [SettleItem(item.message.partition, item.token, item.message.offset, 1, kind, **fields) for item in found]
     return [result.code for result in await service.settle(ANONYMOUS, topic, "workers", items)]
 
@@ -71,14 +73,14 @@ def values(found: list[Delivered]) -> list[str]:
     return [item.message.value.decode() for item in found]
 
 
-async def test_high_comes_before_low_over_all_partitions_whatever_the_order(service: Service) -> None:
+async def test_high_comes_before_low_over_all_partitions_whatever_the_order(service: Here) -> None:
     for number, priority in enumerate([0, 9, 4, 0, 9, 4, 9]):
         await publish(service, "mixed", f"{priority}-{number}", priority=priority, partition=number % 3)
     found = await poll(service, "mixed", max_messages=10)
     assert [item.message.priority for item in found] == [9, 9, 9, 4, 4, 0, 0]
 
 
-async def test_each_of_a_thousand_mixed_messages_is_consumed_exactly_once_in_odd_batches(service: Service) -> None:
+async def test_each_of_a_thousand_mixed_messages_is_consumed_exactly_once_in_odd_batches(service: Here) -> None:
     for number in range(1_000):
         await publish(service, "thousand", f"{number}", priority=number * 7 % 10)
     seen: list[str] = []
@@ -90,7 +92,7 @@ async def test_each_of_a_thousand_mixed_messages_is_consumed_exactly_once_in_odd
     assert sorted(map(int, seen)) == list(range(1_000))
 
 
-async def test_a_poll_repeated_under_its_sequence_gets_the_same_leases(service: Service) -> None:
+async def test_a_poll_repeated_under_its_sequence_gets_the_same_leases(service: Here) -> None:
     for number in range(6):
         await publish(service, "orders", f"{number}", partition=number % 3, priority=number % 2 * 9)
     first = await poll(service, "orders", sequence=7, max_messages=6)
@@ -101,7 +103,7 @@ async def test_a_poll_repeated_under_its_sequence_gets_the_same_leases(service: 
 
 
 async def test_a_poll_that_does_not_know_it_is_repeated_gets_the_leases_under_their_own_tokens(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await publish(service, "orders", "0", partition=0)
     first = await poll(service, "orders", sequence=7, partitions=[0])
@@ -115,14 +117,14 @@ async def test_a_poll_that_does_not_know_it_is_repeated_gets_the_leases_under_th
     assert first[0].token > 0
 
 
-async def test_a_group_told_latest_gets_all_that_is_appended_after_its_first_poll(service: Service) -> None:
+async def test_a_group_told_latest_gets_all_that_is_appended_after_its_first_poll(service: Here) -> None:
     await publish(service, "news", "old", partition=0)
     assert await poll(service, "news", start="latest") == []
     await publish(service, "news", "new", partition=1)
     assert values(await poll(service, "news", start="latest")) == ["new"]
 
 
-async def test_a_long_poll_wakes_when_something_is_published(service: Service) -> None:
+async def test_a_long_poll_wakes_when_something_is_published(service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "slow")
     waiting = asyncio.create_task(poll(service, "slow", wait_ms=30_000))
     while service._questions._waiters == set():
@@ -131,12 +133,12 @@ async def test_a_long_poll_wakes_when_something_is_published(service: Service) -
     assert values(await waiting) == ["at last"]
 
 
-async def test_a_long_poll_ends_empty_when_its_time_is_over(service: Service) -> None:
+async def test_a_long_poll_ends_empty_when_its_time_is_over(service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "empty")
     assert await poll(service, "empty", wait_ms=20) == []
 
 
-async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_never(service: Service) -> None:
+async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_never(service: Here) -> None:
     now_ms = service._node.now_ms()
     await publish(service, "times", "expired", expires_at_ms=now_ms - 1, partition=0)
     await publish(service, "times", "later", deliver_at_ms=now_ms + 200, partition=0)
@@ -146,7 +148,7 @@ async def test_a_delayed_message_comes_when_it_is_due_and_an_expired_one_never(s
     assert service._node.now_ms() >= now_ms + 200
 
 
-async def test_nack_reject_and_redrive(service: Service) -> None:
+async def test_nack_reject_and_redrive(service: Here) -> None:
     await publish(service, "work", "a", "b", partition=0)
     first, second = await poll(service, "work")
     assert await settle(service, "work", NACK, first, delay_ms=0) == [0]
@@ -166,7 +168,7 @@ async def test_nack_reject_and_redrive(service: Service) -> None:
     assert (await service.group(ANONYMOUS, "work", "workers")).partitions[0].dead == 0
 
 
-async def test_a_settle_with_a_stale_or_unknown_token_is_refused_and_has_no_effect(service: Service) -> None:
+async def test_a_settle_with_a_stale_or_unknown_token_is_refused_and_has_no_effect(service: Here) -> None:
     await publish(service, "work", "a", "b", "c", "d", partition=0)
     (leased,) = await poll(service, "work", max_messages=1)
     stranger = leased._replace(token=leased.token + 1_000)
@@ -177,7 +179,7 @@ async def test_a_settle_with_a_stale_or_unknown_token_is_refused_and_has_no_effe
     assert values(await poll(service, "work")) == ["b", "c", "d"]
 
 
-async def test_an_ended_lease_is_delivered_again_and_its_old_token_refused(service: Service) -> None:
+async def test_an_ended_lease_is_delivered_again_and_its_old_token_refused(service: Here) -> None:
     await publish(service, "work", "a", partition=0)
     (old,) = await poll(service, "work", lease_ms=20)
     (new,) = await poll(service, "work", wait_ms=20_000)
@@ -186,7 +188,7 @@ async def test_an_ended_lease_is_delivered_again_and_its_old_token_refused(servi
     assert await settle(service, "work", ACK, new) == [0]
 
 
-async def test_what_is_given_back_unseen_counts_no_attempt(service: Service) -> None:
+async def test_what_is_given_back_unseen_counts_no_attempt(service: Here) -> None:
     await publish(service, "work", "a", partition=0)
     (leased,) = await poll(service, "work")
     item = SettleItem(0, leased.token, 0, 1, ACK)
@@ -195,7 +197,7 @@ async def test_what_is_given_back_unseen_counts_no_attempt(service: Service) -> 
     assert again.message.attempt == 1
 
 
-async def test_streams_fetch_commit_and_seek(service: Service) -> None:
+async def test_streams_fetch_commit_and_seek(service: Here) -> None:
     await publish(service, "log", "a", "b", partition=0)
     await publish(service, "log", "c", partition=0)
     fetched = await service.fetch(ANONYMOUS, "log", 0, 1)
@@ -213,7 +215,7 @@ async def test_streams_fetch_commit_and_seek(service: Service) -> None:
     assert (offsets[0].first_offset, offsets[0].end_offset, offsets[0].at_time) == (0, 3, 0)
 
 
-async def test_a_fetch_at_the_end_waits_for_what_comes(service: Service) -> None:
+async def test_a_fetch_at_the_end_waits_for_what_comes(service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "log")
     waiting = asyncio.create_task(service.fetch(ANONYMOUS, "log", 0, 0, wait_ms=30_000))
     while service._questions._waiters == set():
@@ -223,7 +225,7 @@ async def test_a_fetch_at_the_end_waits_for_what_comes(service: Service) -> None
     assert (await service.fetch(ANONYMOUS, "log", 0, 1, wait_ms=10)).batches == []
 
 
-async def test_peek_shows_the_most_urgent_first_and_takes_nothing(service: Service) -> None:
+async def test_peek_shows_the_most_urgent_first_and_takes_nothing(service: Here) -> None:
     for number, priority in enumerate([0, 9, 4]):
         await publish(service, "look", f"{number}", priority=priority, partition=number)
     for _ in range(2):
@@ -232,7 +234,7 @@ async def test_peek_shows_the_most_urgent_first_and_takes_nothing(service: Servi
     assert await service.peek(ANONYMOUS, "look", [0], 1, 5) == []
 
 
-async def test_a_seek_back_delivers_again_and_a_dropped_group_is_gone(service: Service) -> None:
+async def test_a_seek_back_delivers_again_and_a_dropped_group_is_gone(service: Here) -> None:
     await publish(service, "again", "a", "b", partition=0)
     assert values(await poll(service, "again", auto_ack=True)) == ["a", "b"]
     await service.seek(ANONYMOUS, "again", "workers", offsets={0: 1})
@@ -243,7 +245,7 @@ async def test_a_seek_back_delivers_again_and_a_dropped_group_is_gone(service: S
     assert await service.groups(ANONYMOUS, "again") == []
 
 
-async def test_topics_are_made_changed_and_deleted_live(service: Service) -> None:
+async def test_topics_are_made_changed_and_deleted_live(service: Here) -> None:
     made = await service.create_topic(ANONYMOUS, "plan", {"partitions": 2, "lease_ms": 5_000})
     with pytest.raises(TopicExists):
         await service.create_topic(ANONYMOUS, "plan", {})
@@ -263,7 +265,7 @@ async def test_topics_are_made_changed_and_deleted_live(service: Service) -> Non
         await service.fetch(ANONYMOUS, "plan", 0, 0, incarnation=made.incarnation)
 
 
-async def test_deleting_a_topic_ends_the_polls_that_wait_on_it(service: Service) -> None:
+async def test_deleting_a_topic_ends_the_polls_that_wait_on_it(service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "gone")
     waiting = asyncio.create_task(poll(service, "gone", wait_ms=30_000))
     while service._questions._waiters == set():
@@ -273,7 +275,7 @@ async def test_deleting_a_topic_ends_the_polls_that_wait_on_it(service: Service)
         await waiting
 
 
-async def test_reads_of_an_unknown_topic_create_nothing(service: Service) -> None:
+async def test_reads_of_an_unknown_topic_create_nothing(service: Here) -> None:
     for call in (poll(service, "nowhere"), service.fetch(ANONYMOUS, "nowhere", 0, 0)):
         with pytest.raises(TopicNotFound):
             await call
@@ -300,14 +302,14 @@ async def test_automatic_creation_can_be_turned_off(tmp_path: Path) -> None:
         ({"sequence": -2}, "sequence"),
     ],
 )
-async def test_a_poll_that_asks_for_nonsense_says_what(service: Service, wanted: dict[str, Any], field: str) -> None:
+async def test_a_poll_that_asks_for_nonsense_says_what(service: Here, wanted: dict[str, Any], field: str) -> None:
     await service.ensure_topic(ANONYMOUS, "orders")
     with pytest.raises(ValidationError) as caught:
         await poll(service, "orders", **wanted)
     assert caught.value.details["field"] == field
 
 
-async def test_a_publish_that_cannot_be_taken_says_why(service: Service) -> None:
+async def test_a_publish_that_cannot_be_taken_says_why(service: Here) -> None:
     await service.create_topic(ANONYMOUS, "orders", {"message_bytes_max": 10, "partitions": 1})
     good = batch.encode([b"x"])
     with pytest.raises(PartitionNotFound, match="0 to 0"):
@@ -324,7 +326,7 @@ async def test_a_publish_that_cannot_be_taken_says_why(service: Service) -> None
         service.publish(Identity(""), "orders", 0, good)
 
 
-async def test_below_the_reserve_publishes_are_refused_and_acks_go_on(server: Server, service: Service) -> None:
+async def test_below_the_reserve_publishes_are_refused_and_acks_go_on(server: Server, service: Here) -> None:
     await publish(service, "orders", "kept", partition=0)
     server.node.saving.room.is_full = True
     with pytest.raises(StorageFull) as caught:
@@ -337,7 +339,7 @@ async def test_below_the_reserve_publishes_are_refused_and_acks_go_on(server: Se
 
 
 async def test_at_the_bound_of_dedup_ids_a_new_one_is_refused_and_a_known_one_gets_its_first_answer(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DEDUP_IDS_PER_PARTITION_MAX", 2)
     await service.create_topic(ANONYMOUS, "orders", {"partitions": 1, "dedup_window_ms": 600_000})
@@ -351,7 +353,7 @@ async def test_at_the_bound_of_dedup_ids_a_new_one_is_refused_and_a_known_one_ge
     assert 0 < (caught.value.retry_after_ms or 0) <= 600_000
     for name, stored in zip((b"a", b"b"), first, strict=True):
         assert await send(name) == [stored[0]._replace(duplicate=True)]
-    await service.change_topic(ANONYMOUS, "orders", {"dedup_window_ms": 0})
+    await service.alter_topic(ANONYMOUS, "orders", {"dedup_window_ms": 0})
     async with asyncio.timeout(10):
         while True:
             try:
@@ -361,7 +363,7 @@ async def test_at_the_bound_of_dedup_ids_a_new_one_is_refused_and_a_known_one_ge
                 await asyncio.sleep((error.retry_after_ms or 0) / 1_000)
 
 
-async def test_a_topic_takes_no_more_than_it_may_from_many_at_once(service: Service) -> None:
+async def test_a_topic_takes_no_more_than_it_may_from_many_at_once(service: Here) -> None:
     await service.create_topic(ANONYMOUS, "small", {"partitions": 1, "max_bytes": 10_000})
     told = await asyncio.gather(
         *(publish(service, "small", secrets.token_hex(1_000)) for _ in range(30)), return_exceptions=True
@@ -374,7 +376,7 @@ async def test_a_topic_takes_no_more_than_it_may_from_many_at_once(service: Serv
     await publish(service, "small", "x")  # nothing is on the way any more
 
 
-async def test_a_full_topic_rejects_at_once_or_drops_its_oldest(service: Service) -> None:
+async def test_a_full_topic_rejects_at_once_or_drops_its_oldest(service: Here) -> None:
     await service.create_topic(ANONYMOUS, "small", {"partitions": 1, "max_bytes": 1_000})
     with pytest.raises(TopicFull):
         for _ in range(20):
@@ -386,7 +388,7 @@ async def test_a_full_topic_rejects_at_once_or_drops_its_oldest(service: Service
     assert partition.end_offset > 20
 
 
-async def test_too_much_in_hand_sheds_the_least_urgent_first(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_much_in_hand_sheds_the_least_urgent_first(service: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     await service.create_topic(ANONYMOUS, "busy", {"partitions": 1})
     monkeypatch.setattr(limits, "UNCOMMITTED_BYTES_MAX_PER_PARTITION", 1_000)
     urgent, idle = batch.encode([b"x" * 600], priority=9), batch.encode([b"x" * 600], priority=0)
@@ -400,7 +402,7 @@ async def test_too_much_in_hand_sheds_the_least_urgent_first(service: Service, m
     await service.publish(ANONYMOUS, "busy", 0, batch.encode([b"x" * 700], priority=9))
 
 
-async def test_draining_refuses_new_work_ends_polls_and_still_takes_acks(service: Service) -> None:
+async def test_draining_refuses_new_work_ends_polls_and_still_takes_acks(service: Here) -> None:
     await publish(service, "orders", "a", partition=0)
     (leased,) = await poll(service, "orders")
     waiting = asyncio.create_task(poll(service, "orders", wait_ms=30_000))
@@ -417,32 +419,32 @@ async def test_draining_refuses_new_work_ends_polls_and_still_takes_acks(service
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     server = Server(settings_for(tmp_path))
     await server.start()
-    await publish(server.service, "orders", "a", "b", partition=0)
-    (leased,) = await poll(server.service, "orders", max_messages=1)
-    await settle(server.service, "orders", ACK, leased)
+    await publish(Here(server.service), "orders", "a", "b", partition=0)
+    (leased,) = await poll(Here(server.service), "orders", max_messages=1)
+    await settle(Here(server.service), "orders", ACK, leased)
     identity = server.service.node_id
-    producer, _ = await server.service.open_producer(ANONYMOUS)
+    producer, _ = await Here(server.service).open_producer(ANONYMOUS)
     await server.stop()
     server = Server(settings_for(tmp_path))
     await server.start()
     assert server.service.node_id == identity
-    assert await server.service.topics(ANONYMOUS) == ["orders"]
-    assert values(await poll(server.service, "orders")) == ["b"]
-    await publish(server.service, "orders", "c", partition=0)
-    assert (await server.service.topic(ANONYMOUS, "orders")).partitions[0].end_offset == 3
-    assert (await server.service.open_producer(ANONYMOUS))[0] > producer
+    assert await Here(server.service).topics(ANONYMOUS) == ["orders"]
+    assert values(await poll(Here(server.service), "orders")) == ["b"]
+    await publish(Here(server.service), "orders", "c", partition=0)
+    assert (await Here(server.service).topic(ANONYMOUS, "orders")).partitions[0].end_offset == 3
+    assert (await Here(server.service).open_producer(ANONYMOUS))[0] > producer
     await server.stop()
 
 
-async def test_producer_ids_are_never_handed_out_twice(service: Service) -> None:
+async def test_producer_ids_are_never_handed_out_twice(service: Here) -> None:
     count = limits.PRODUCER_ID_BLOCK + 10
     opened = await asyncio.gather(*(service.open_producer(ANONYMOUS) for _ in range(count)))
     assert len({producer for producer, _ in opened}) == count
 
 
-async def test_producer_ids_that_were_fetched_long_ago_are_not_handed_out(service: Service) -> None:
+async def test_producer_ids_that_were_fetched_long_ago_are_not_handed_out(service: Here) -> None:
     first, _ = await service.open_producer(ANONYMOUS)
     assert (await service.open_producer(ANONYMOUS))[0] == first + 1
     assert service._producer_ids_until > asyncio.get_running_loop().time()
-    service._producer_ids_until = 0.0  # long ago
+    service.service._producer_ids_until = 0.0  # long ago
     assert (await service.open_producer(ANONYMOUS))[0] >= first + limits.PRODUCER_ID_BLOCK

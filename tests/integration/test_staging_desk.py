@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from lanner import batch, features, limits
-from lanner.broker.desks.calls import ANONYMOUS
-from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS
 from lanner.errors import (
     FenceConflict,
     NotSupported,
@@ -46,6 +45,7 @@ from lanner.wire.staging import (
     Stage,
     TryPartition,
 )
+from tests.callers import Here
 
 ATTEMPT, COMMIT = b"a" * 16, b"c" * 16
 NAMES = ("billing", "nightly", 42)
@@ -59,14 +59,14 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         )
     )
     await server.start()
-    await server.service.create_topic(ANONYMOUS, "t", {"partitions": 2})
+    await Here(server.service).create_topic(ANONYMOUS, "t", {"partitions": 2})
     yield server
     await server.stop()
 
 
 @pytest.fixture
-def service(server: Server) -> Service:
-    return server.service
+def service(server: Server) -> Here:
+    return Here(server.service)
 
 
 def stage(number: int = 0, **changes: Any) -> Stage:
@@ -75,20 +75,20 @@ def stage(number: int = 0, **changes: Any) -> Stage:
     return Stage(number=number, **named)
 
 
-def begin(service: Service, *partitions: int, **changes: Any) -> Begin:
+def begin(service: Here, *partitions: int, **changes: Any) -> Begin:
     incarnation = service.find_topic("t").incarnation
     named = [Participant("t", incarnation, list(partitions))] if partitions else []
     fields = {"transaction": NAMES[0], "owner": NAMES[1], "sequence": NAMES[2], "commit_id": COMMIT, **changes}
     return Begin(participants=named, **fields)
 
 
-async def prepare(service: Service, token: int, *partitions: int, stages: int = 1) -> list[PartitionOutcome]:
+async def prepare(service: Here, token: int, *partitions: int, stages: int = 1) -> list[PartitionOutcome]:
     incarnation = service.find_topic("t").incarnation
     manifests = [Manifest("t", partition, incarnation, [(0, ATTEMPT, stages)]) for partition in partitions]
     return (await service.prepare(ANONYMOUS, Prepare(token, manifests))).items
 
 
-async def test_a_stage_is_kept_once_and_shows_nowhere(service: Service) -> None:
+async def test_a_stage_is_kept_once_and_shows_nowhere(service: Here) -> None:
     data = batch.encode([b"one", b"two"])
     assert (await service.stage(ANONYMOUS, stage(), data))[:] == (0, 2, False)
     assert (await service.stage(ANONYMOUS, stage(), data)).duplicate
@@ -100,7 +100,7 @@ async def test_a_stage_is_kept_once_and_shows_nowhere(service: Service) -> None:
         await service.stage(ANONYMOUS, stage(1, attempt=b"b" * 16), data)
 
 
-async def test_what_is_wrong_with_a_stage_is_said_at_once(service: Service) -> None:
+async def test_what_is_wrong_with_a_stage_is_said_at_once(service: Here) -> None:
     plain = batch.encode([b"one"])
     for asked, data, kind in (
         (stage(topic="other"), plain, TopicNotFound),
@@ -114,7 +114,7 @@ async def test_what_is_wrong_with_a_stage_is_said_at_once(service: Service) -> N
             service.stage(ANONYMOUS, asked, data)
 
 
-async def test_stages_are_bounded_by_the_topics_setting_and_stop_no_plain_publish(service: Service) -> None:
+async def test_stages_are_bounded_by_the_topics_setting_and_stop_no_plain_publish(service: Here) -> None:
     data = batch.encode([b"x" * 1_000])
     await service.alter_topic(ANONYMOUS, "t", {"staged_bytes_max": 1_500})
     await service.stage(ANONYMOUS, stage(), data)
@@ -123,7 +123,7 @@ async def test_stages_are_bounded_by_the_topics_setting_and_stop_no_plain_publis
     await service.publish(ANONYMOUS, "t", 1, data)
 
 
-async def test_staged_and_prepared_bytes_are_told(service: Service) -> None:
+async def test_staged_and_prepared_bytes_are_told(service: Here) -> None:
     data = batch.encode([b"x" * 1_000])
     await service.stage(ANONYMOUS, stage(), data)
     status = await service.raft_status(ANONYMOUS, "t", 1)
@@ -139,7 +139,7 @@ async def test_staged_and_prepared_bytes_are_told(service: Service) -> None:
     assert (figures.open, figures.aborted["operator"], figures.repeated, figures.remembered) == (0, 1, 1, 1)
 
 
-async def test_discarded_stages_are_gone_and_what_is_elsewhere_does_not_fail_the_rest(service: Service) -> None:
+async def test_discarded_stages_are_gone_and_what_is_elsewhere_does_not_fail_the_rest(service: Here) -> None:
     await service.stage(ANONYMOUS, stage(), batch.encode([b"one"]))
     asked = DiscardStages([Discard("t", 1, 0, [ATTEMPT, b"b" * 16]), Discard("gone", 0, 0, [ATTEMPT])])
     found = (await service.discard_stages(ANONYMOUS, asked)).items
@@ -151,7 +151,7 @@ async def test_discarded_stages_are_gone_and_what_is_elsewhere_does_not_fail_the
         assert (figures.stages_expired, figures.stages_dropped) == (0, 1)
 
 
-async def test_a_commit_begins_once_and_is_found_again(service: Service) -> None:
+async def test_a_commit_begins_once_and_is_found_again(service: Here) -> None:
     first = await service.begin(ANONYMOUS, begin(service, 1))
     assert first.phase == CommitPhase.PREPARING
     assert await service.begin(ANONYMOUS, begin(service, 1)) == first
@@ -162,7 +162,7 @@ async def test_a_commit_begins_once_and_is_found_again(service: Service) -> None
     assert caught.value.details["owner"] == "nightly"
 
 
-async def test_a_commit_waits_for_the_one_before_it_and_is_refused_only_when_that_takes_long(service: Service) -> None:
+async def test_a_commit_waits_for_the_one_before_it_and_is_refused_only_when_that_takes_long(service: Here) -> None:
     await service.stage(ANONYMOUS, stage(), batch.encode([b"one"]))
     first = await service.begin(ANONYMOUS, begin(service, 1))
     later = {"sequence": 43, "commit_id": b"d" * 16}
@@ -176,7 +176,7 @@ async def test_a_commit_waits_for_the_one_before_it_and_is_refused_only_when_tha
     assert looked.state.phase == CommitPhase.VISIBLE
 
 
-async def test_an_empty_commit_is_visible_at_once_and_repeated_after(service: Service) -> None:
+async def test_an_empty_commit_is_visible_at_once_and_repeated_after(service: Here) -> None:
     assert (await service.begin(ANONYMOUS, begin(service))).phase == CommitPhase.VISIBLE
     again = await service.begin(ANONYMOUS, begin(service, commit_id=b"d" * 16))
     assert again == CommitState(CommitPhase.REPEATED)
@@ -185,7 +185,7 @@ async def test_an_empty_commit_is_visible_at_once_and_repeated_after(service: Se
     assert not (await service.look(ANONYMOUS, Look("billing", None, "weekly", 42))).committed
 
 
-async def test_prepare_names_what_is_missing_and_knows_only_open_tries(service: Service) -> None:
+async def test_prepare_names_what_is_missing_and_knows_only_open_tries(service: Here) -> None:
     await service.stage(ANONYMOUS, stage(), batch.encode([b"one"]))
     token = (await service.begin(ANONYMOUS, begin(service, 1))).token
     [elsewhere] = await prepare(service, token, 0)
@@ -200,7 +200,7 @@ async def test_prepare_names_what_is_missing_and_knows_only_open_tries(service: 
         await prepare(service, token + 1_000, 1)
 
 
-async def test_a_look_waits_for_the_outcome_and_one_that_does_not_wait_says_how_far_it_is(service: Service) -> None:
+async def test_a_look_waits_for_the_outcome_and_one_that_does_not_wait_says_how_far_it_is(service: Here) -> None:
     begun = await service.begin(ANONYMOUS, begin(service, 1))
     asked = Look("billing", COMMIT, phase=CommitPhase.COMMITTED, wait_ms=30_000, token=begun.token)
     looking = asyncio.ensure_future(service.look(ANONYMOUS, asked))
@@ -212,13 +212,13 @@ async def test_a_look_waits_for_the_outcome_and_one_that_does_not_wait_says_how_
         assert (await looking).state.phase == CommitPhase.ABORTED
 
 
-async def test_a_commit_that_was_given_up_never_begins(service: Service) -> None:
+async def test_a_commit_that_was_given_up_never_begins(service: Here) -> None:
     ended = await service.end(ANONYMOUS, End("billing", "nightly", COMMIT))
     assert (ended.phase, ended.reason) == (CommitPhase.ABORTED, "operator")
     assert (await service.begin(ANONYMOUS, begin(service, 1))).phase == CommitPhase.ABORTED
 
 
-async def test_a_claim_fences_the_owner_before_and_keeps_what_is_committed(service: Service) -> None:
+async def test_a_claim_fences_the_owner_before_and_keeps_what_is_committed(service: Here) -> None:
     await service.begin(ANONYMOUS, begin(service))
     assert (await service.claim(ANONYMOUS, Claim("billing", "weekly"))).owner_before == "nightly"
     with pytest.raises(FenceConflict):
@@ -227,7 +227,7 @@ async def test_a_claim_fences_the_owner_before_and_keeps_what_is_committed(servi
     assert (await service.claim(ANONYMOUS, Claim("billing", "monthly", restart=True))).latest == -1
 
 
-async def test_transactions_are_listed_by_name_page_by_page(service: Service) -> None:
+async def test_transactions_are_listed_by_name_page_by_page(service: Here) -> None:
     for name in ("c", "a", "b"):
         await service.begin(ANONYMOUS, begin(service, transaction=name))
     token = (
@@ -250,7 +250,7 @@ async def test_transactions_are_listed_by_name_page_by_page(service: Service) ->
     assert isinstance(shown.open.partitions[0], TryPartition)
 
 
-async def test_what_is_forgotten_is_refused_until_it_is_claimed_anew(service: Service) -> None:
+async def test_what_is_forgotten_is_refused_until_it_is_claimed_anew(service: Here) -> None:
     await service.begin(ANONYMOUS, begin(service))
     assert (await service.forget(ANONYMOUS, Forget(["billing", "never"]))).count == 1
     assert (await service.look(ANONYMOUS, Look("billing", None, "nightly", 42))).forgotten
@@ -261,7 +261,7 @@ async def test_what_is_forgotten_is_refused_until_it_is_claimed_anew(service: Se
 
 
 async def test_below_its_level_every_call_is_refused_and_names_the_upgrade(
-    service: Service, server: Server, monkeypatch: pytest.MonkeyPatch
+    service: Here, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = server.node.engine.cluster
     monkeypatch.setattr(cluster._state.counters, "feature_level", features.STAGES - 1)

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from lanner.broker.desks.calls import ANONYMOUS, NewMessage
+from lanner.broker.desks.calls import NewMessage
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import ANONYMOUS
 from lanner.server import Server
 
 

@@ -1,27 +1,31 @@
 """The use-cases of a broker: the only door that the APIs call.
 
-Every call names who calls, passes one authorisation and limits check (`desk`), and returns a typed value or raises an
-error of the catalogue. Nothing here knows of HTTP, frames or gRPC; nothing here touches a disk.
-
-The service itself serves what is led on this broker and tells everybody else who leads (NotLeader); `anywhere` has the
-same calls and serves them all, asking the other brokers where it must.
+A call is one struct of the table (`lanner.calls`), its answer another. `serve` has this broker serve it, or say who
+leads (NotLeader); `ask` serves it from anywhere, asking the other brokers where it must. Either checks who asks.
+PUBLISH and STAGE, which come by the thousand, are futures without a task (`publish`, `stage`). Nothing here knows of
+HTTP, frames or gRPC; nothing here touches a disk.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from lanner.broker.adapting import CALLS, publish
 from lanner.broker.desks.administration import Administration
+from lanner.broker.desks.calls import NewMessage, Stored
 from lanner.broker.desks.consumption import Consumption
 from lanner.broker.desks.dead_streams import DeadStreams
 from lanner.broker.desks.overview import Overview
 from lanner.broker.desks.staging import Staging
 from lanner.broker.desks.streams import Streams
+from lanner.broker.desks.unpacking import Handed, Unpacking
 from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.node import Node
 from lanner.calls import Answer, Bulk, Identity
-from lanner.wire.messages import AnswerT, Call, Publish
+from lanner.wire import administration, cluster, dead, messages, staging
+from lanner.wire.messages import AnswerT, Call
+
+Result = TypeVar("Result")
 
 
 class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overview):
@@ -29,22 +33,71 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
-        self.anywhere = Forwarder(self, node, self._routes)
+        self.handlers = {
+            messages.Publish: self.append,
+            messages.Poll: self.poll,
+            messages.Glance: self.glance,
+            messages.Settle: self.settle,
+            messages.Release: self.release,
+            messages.Fetch: self.fetch,
+            messages.Peek: self.peek,
+            messages.Commit: self.commit,
+            messages.Committed: self.committed,
+            messages.Offsets: self.offsets,
+            messages.Metadata: self.metadata,
+            messages.OpenProducer: self.open_producer,
+            administration.CreateTopic: self.create_topic,
+            administration.AlterTopic: self.alter_topic,
+            administration.DeleteTopic: self.delete_topic,
+            administration.DescribeTopic: self.describe_topic,
+            administration.ListTopics: self.list_topics,
+            administration.ListGroups: self.list_groups,
+            administration.DescribeGroup: self.describe_group,
+            administration.DropGroup: self.drop_group,
+            administration.Seek: self.seek,
+            administration.ListDead: self.list_dead,
+            administration.RedriveDead: self.redrive,
+            administration.DiscardDead: self.discard,
+            dead.FetchDead: self.fetch_dead,
+            cluster.DescribeCluster: self.describe_cluster,
+            cluster.DescribePartitions: self.describe_partitions,
+            cluster.ChangeCluster: self.change_cluster,
+            cluster.RaftStatus: self.raft_status,
+            cluster.Scrub: self.scrub,
+            staging.Stage: self.keep,
+            staging.Prepare: self.prepare,
+            staging.DiscardStages: self.discard_stages,
+            staging.Begin: self.begin,
+            staging.End: self.end,
+            staging.Look: self.look,
+            staging.Claim: self.claim,
+            staging.ListTransactions: self.list_transactions,
+            staging.Forget: self.forget,
+        }
+        self._forwarder = Forwarder(self, node, self._routes)
+        self._unpacking = Unpacking(self, node, self.own)
 
-    async def serve(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
-        """Check who asks, and serve the call on this broker alone."""
-        return await _adapted(self, identity, call, bulk)
+    @property
+    def forwarded(self) -> int:
+        """How many calls this broker had another one serve."""
+        return self._forwarder.forwarded
 
     async def ask(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
         """Answer a call from wherever it can be answered: here, or one hop away."""
-        return await _adapted(self.anywhere, identity, call, bulk)
+        return await self._forwarder.ask(identity, call, bulk)
+
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+        """Publish individual messages in as few batches as possible; where each went, in the order given."""
+        return await self._forwarder.publish_messages(identity, topic, messages)
+
+    async def poll_messages(self, identity: Identity, call: messages.Poll) -> Handed:
+        """A poll, decoded: for doors whose callers cannot read batches."""
+        return await self._unpacking.poll(identity, call)
+
+    async def in_reader(self, work: Callable[[], Result]) -> Result:
+        """Run what takes a while, such as making a large reply, in a reader thread."""
+        return await self._node.in_reader(work)
 
     def drain(self) -> None:
         super().drain()
-        self.anywhere.wake_all()
-
-
-async def _adapted(service: Any, identity: Identity, call: Call[AnswerT], bulk: Bulk) -> Answer[AnswerT]:
-    if isinstance(call, Publish):
-        return await publish(service, identity, call, b"".join(bulk))
-    return await CALLS[type(call)](service, identity, call)
+        self._forwarder.wake_all()

@@ -7,7 +7,7 @@ find again. Of settles, parts come in the order answered: a later one replaces a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from lanner import limits
 from lanner.calls.asking import Answer
 from lanner.calls.rows import Part
-from lanner.errors import BadGateway, LannerError, NotLeader, NotSupported, ServiceUnavailable
+from lanner.errors import BadGateway, LannerError, NotLeader, NotSupported, ServiceUnavailable, ValidationError
 from lanner.wire.administration import (
     CountReply,
     DeadLetter,
@@ -31,6 +31,7 @@ from lanner.wire.administration import (
     Seek,
     TopicDescription,
 )
+from lanner.wire.cluster import PartitionsDescription
 from lanner.wire.messages import (
     Commit,
     Committed,
@@ -74,7 +75,7 @@ class Room:
         self.is_empty = False
 
 
-def cut(bulk: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
+def cut(bulk: memoryview, sizes: Iterable[int]) -> Iterator[memoryview]:
     """The pieces of a reply's bulk; more than it has is the other broker's fault."""
     position = 0
     for size in sizes:
@@ -159,6 +160,13 @@ def offsets_merge(call: Offsets, parts: Sequence[Part[Offsets, OffsetsReply]]) -
 def chosen_partitions(call: Peek | ListDead | RedriveDead | DiscardDead) -> Sequence[int] | None:
     """One partition, or several that the asker knows to be led here; None: all."""
     return call.partitions if call.partition is None else [call.partition]
+
+
+def dead_partitions(call: RedriveDead | DiscardDead) -> Sequence[int] | None:
+    found = chosen_partitions(call)
+    if call.offsets is not None and (found is None or len(found) != 1):
+        raise ValidationError("offsets need the partition they belong to", field="partition")
+    return found
 
 
 def chosen_narrow(call: OneOrManyT, mine: Sequence[int]) -> OneOrManyT:
@@ -250,3 +258,26 @@ def seek_narrow(call: Seek, mine: Sequence[int]) -> Seek:
     if call.offsets is None:
         return replace(call, partitions=list(mine))
     return replace(call, offsets={partition: call.offsets[partition] for partition in mine})
+
+
+def partitions_merge(seen: PartitionsDescription, told: Mapping[str, PartitionsDescription]) -> PartitionsDescription:
+    """Where replicas are, as one broker sees it, with what others alone know, by the node ids of those: how far behind
+    the followers of what they lead are, and why their own replicas do not run."""
+    lags: dict[tuple[int, int], int] = {}
+    stopped: dict[tuple[int, int], str] = {}
+    for node_id, report in told.items():
+        for row in report.partitions:
+            for replica in row.replicas:
+                if row.leader == node_id and replica.lag is not None:
+                    lags[row.set_id, replica.replica_id] = replica.lag
+                if replica.node_id == node_id and replica.stopped:
+                    stopped[row.set_id, replica.replica_id] = replica.stopped
+    rows = []
+    for row in seen.partitions:
+        keys = [(row.set_id, replica.replica_id) for replica in row.replicas]
+        replicas = [
+            replace(replica, lag=lags.get(key, replica.lag), stopped=stopped.get(key, replica.stopped))
+            for key, replica in zip(keys, row.replicas, strict=True)
+        ]
+        rows.append(replace(row, replicas=replicas))
+    return PartitionsDescription(rows)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final
 
-from lanner.broker.desks.fitting import Room
+from lanner.calls.merging import Room
 from lanner.partition import Lease
 
 _BOUNDS: Final = (1 << 20, 1 << 20, 1 << 20, 2_000, 500)

@@ -36,6 +36,14 @@ class ListGroups(Call["GroupsReply"]):
     partitions: Partitions | None = None
 
 
+class ListTopics(Call["TopicNames"]):
+    """The names of all topics, and no more. Brokers know it from release 0.4.0 on."""
+
+
+class TopicNames(Control):
+    names: list[str]  # sorted
+
+
 class HoldState(Control):
     """How far behind a group is that retention waits for (`hold_for`), on one partition."""
 

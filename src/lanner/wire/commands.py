@@ -28,6 +28,7 @@ class Command(IntEnum):
     DELETE_TOPIC = 0x21
     ALTER_TOPIC = 0x22
     DESCRIBE_TOPIC = 0x23
+    LIST_TOPICS = 0x24
     LIST_GROUPS = 0x30
     DESCRIBE_GROUP = 0x31
     DROP_GROUP = 0x32

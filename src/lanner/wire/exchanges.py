@@ -47,6 +47,7 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.DELETE_TOPIC: Exchange(administration.DeleteTopic, messages.Empty),
     Command.ALTER_TOPIC: Exchange(administration.AlterTopic, administration.TopicDescription),
     Command.DESCRIBE_TOPIC: Exchange(administration.DescribeTopic, administration.TopicDescription),
+    Command.LIST_TOPICS: Exchange(administration.ListTopics, administration.TopicNames),
     Command.LIST_GROUPS: Exchange(administration.ListGroups, administration.GroupsReply),
     Command.DESCRIBE_GROUP: Exchange(administration.DescribeGroup, administration.GroupDescription),
     Command.DROP_GROUP: Exchange(administration.DropGroup, messages.Empty),

@@ -1,4 +1,4 @@
-"""A flock whose brokers have services, and peers that call each other through the native table of calls.
+"""A flock whose brokers have services, and peers that call each other through the table of calls.
 
 Everything is real but the sockets, the disks and the clock: twenty ticks pass in a moment. Calls between brokers can be
 lost on the way there (`refuse`), or on the way back, when they have taken effect (`lose`).
@@ -13,18 +13,18 @@ from typing import Any
 
 import msgspec
 
-from lanner.broker.desks.calls import Identity
-from lanner.broker.forwarding.forwarder import Forwarder
 from lanner.broker.outages import Outages
 from lanner.broker.scrubbing import Scrubbing
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings
+from lanner.calls import Identity
 from lanner.errors import ConnectionLost, DeadlineExceeded, LannerError, NotLeader, from_wire
 from lanner.ledger import read_entry
 from lanner.ledger.seals import SealedTable
 from lanner.wire.connection import Reply
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Command, Control
+from tests.callers import Caller, Here
 from tests.unit.broker.flock import Broker, Flock
 
 PEER = Identity("anonymous", "native")
@@ -57,8 +57,14 @@ class Office:
         self.called: list[tuple[str, Command]] = []
 
     @property
-    def anywhere(self) -> Forwarder:
-        return self.service.anywhere
+    def anywhere(self) -> Caller:
+        """Somebody who asks the cluster through this broker."""
+        return Caller(self.service, self.service.ask)
+
+    @property
+    def here(self) -> Here:
+        """Somebody who asks this broker alone."""
+        return Here(self.service)
 
     # ------------------------------------------------------------------ as a node
 
@@ -226,7 +232,7 @@ async def opened(names: str = "abc") -> AsyncIterator[Offices]:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
         for office in offices.by_name.values():
-            assert not office.anywhere._background, "something went on for ever"
+            assert not office.service._forwarder._background, "something went on for ever"
 
 
 def only(*commands: Command, times: int = 1) -> Callable[[str, Command], bool]:

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.desks.calls import ANONYMOUS
+from lanner.calls import ANONYMOUS
 from lanner.errors import NotLeader, PartitionNotFound, StaleIncarnation
+from lanner.wire.messages import Publish
 from tests.unit.broker.offices import Office, Offices, opened
 
 
 async def publish(offices: Offices, set_id: int, *values: bytes, priority: int = 4) -> None:
     service = offices.leader(set_id).service
-    await service.publish(ANONYMOUS, "orders", 0, batch.encode(list(values), priority=priority))
+    await service.publish(ANONYMOUS, Publish("orders", 0), batch.encode(list(values), priority=priority))
 
 
 def followers(offices: Offices, set_id: int) -> list[Office]:
@@ -35,11 +36,11 @@ async def test_a_follower_answers_where_that_is_allowed_and_says_that_it_is_one(
         offices.flock.until(lambda: all(one.engine.replicas[set_id].partition.end_offset == 2 for one in everybody))
         for office in followers(offices, set_id):
             with pytest.raises(NotLeader):
-                await office.service.fetch(ANONYMOUS, "orders", 0, 0)
-            fetched = await office.service.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
+                await office.here.fetch(ANONYMOUS, "orders", 0, 0)
+            fetched = await office.here.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
             assert (values(fetched), fetched.follower, fetched.next_offset) == ([b"one", b"two"], True, 2)
             assert fetched.time_ms == offices.flock.now_ms
-        at_leader = await offices.leader(set_id).service.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
+        at_leader = await offices.leader(set_id).here.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
         assert (values(at_leader), at_leader.follower) == ([b"one", b"two"], False)
 
 
@@ -52,9 +53,9 @@ async def test_a_follower_that_is_behind_answers_what_it_has_and_never_moves_a_r
         behind = followers(offices, set_id)[0]
         offices.flock.cut.add(behind.node_id)
         await publish(offices, set_id, b"two")
-        fetched = await behind.service.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
+        fetched = await behind.here.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
         assert (values(fetched), fetched.end_offset, fetched.next_offset) == ([b"one"], 1, 1)
-        beyond = await behind.service.fetch(ANONYMOUS, "orders", 0, 2, wait_ms=60_000, follower=True)
+        beyond = await behind.here.fetch(ANONYMOUS, "orders", 0, 2, wait_ms=60_000, follower=True)
         assert (values(beyond), beyond.next_offset, beyond.holes) == ([], 2, [])
 
 
@@ -73,7 +74,7 @@ async def test_what_a_follower_cannot_read_is_left_to_the_leader(monkeypatch: py
             return [found[0], *(None for _ in found[1:])]
 
         monkeypatch.setattr(office, "payloads", payloads)
-        fetched = await office.service.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
+        fetched = await office.here.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
         assert (values(fetched), fetched.next_offset, fetched.holes) == ([b"one"], 1, [])
 
 
@@ -85,14 +86,14 @@ async def test_a_read_from_a_follower_checks_the_topic_and_whether_it_belongs_to
         member = next(one for one in followers(offices, set_id) if one.name in holders or one.node_id in holders)
         stranger = next(one for one in offices.by_name.values() if set_id not in one.engine.replicas)
         with pytest.raises(StaleIncarnation):
-            await member.service.fetch(ANONYMOUS, "orders", 0, 0, incarnation=99, follower=True)
+            await member.here.fetch(ANONYMOUS, "orders", 0, 0, incarnation=99, follower=True)
         with pytest.raises(PartitionNotFound):
-            await member.service.fetch(ANONYMOUS, "orders", 7, 0, follower=True)
+            await member.here.fetch(ANONYMOUS, "orders", 7, 0, follower=True)
         with pytest.raises(NotLeader):
-            await stranger.service.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
+            await stranger.here.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
         stranger.engine.replicas[set_id] = member.engine.replicas[set_id]  # it was moved away, and is still there
         with pytest.raises(NotLeader):
-            await stranger.service.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
+            await stranger.here.fetch(ANONYMOUS, "orders", 0, 0, follower=True)
         del stranger.engine.replicas[set_id]
 
 
@@ -100,7 +101,7 @@ async def test_other_lanes_are_passed_by_while_a_fetch_waits() -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         await publish(offices, set_id, b"low", priority=0)
-        service = offices.leader(set_id).service
+        service = offices.leader(set_id).here
         nothing = await service.fetch(ANONYMOUS, "orders", 0, 0, lanes=1 << 9)
         assert (nothing.batches, nothing.holes, nothing.next_offset, nothing.lanes) == ([], [], 1, 1 << 9)
         await publish(offices, set_id, b"high", priority=9)

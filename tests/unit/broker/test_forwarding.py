@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
-from lanner.broker.forwarding.spreading import Backoff
+from lanner.broker.desks.calls import NewMessage
+from lanner.broker.forwarding.asking import Backoff
+from lanner.calls import ANONYMOUS
 from lanner.errors import (
     BadGateway,
     GroupNotFound,
@@ -22,7 +23,7 @@ from lanner.errors import (
     UnknownRecord,
     ValidationError,
 )
-from lanner.wire.messages import Command
+from lanner.wire.messages import Command, Publish, SettleItem
 from tests.unit.broker.offices import Offices, only, opened
 
 ACK, REJECT = 1, 4
@@ -48,10 +49,10 @@ async def test_every_broker_tells_the_same_of_a_topic(name: str) -> None:
         incarnation, offsets = await there.offsets(ANONYMOUS, "orders")
         assert incarnation == told.incarnation
         assert [(item.partition, item.end_offset) for item in offsets] == [(0, 3), (1, 3), (2, 3)]
-        route = there.topic_route(ANONYMOUS, "orders")
+        route = await there.topic_route(ANONYMOUS, "orders")
         assert [part.leader for part in route.partitions] == [state.leader for state in told.partitions]
         assert all(set(part.replicas) == {"node-a", "node-b", "node-c"} for part in route.partitions)
-        assert [broker.name for broker in there.broker_routes(ANONYMOUS)] == ["a", "b", "c"]
+        assert [broker.name for broker in (await there.metadata(ANONYMOUS)).brokers] == ["a", "b", "c"]
 
 
 async def test_a_topic_is_made_changed_and_deleted_on_any_broker() -> None:
@@ -96,11 +97,11 @@ async def test_a_topic_made_a_moment_ago_elsewhere_is_found() -> None:
         leader = offices.leader(0)
         follower = next(office for office in offices.by_name.values() if office is not leader)
         offices.flock.cut.add(follower.node_id)
-        made = asyncio.create_task(leader.service.make_topic(ANONYMOUS, "orders", {"partitions": 1, "replication": 1}))
+        made = asyncio.create_task(leader.here.create_topic(ANONYMOUS, "orders", {"partitions": 1, "replication": 1}))
         await asyncio.sleep(0.05)
         offices.flock.cut.clear()
         assert "orders" not in follower.engine.cluster.topics
-        await follower.anywhere.look_up(["orders"])
+        await follower.anywhere.metadata(ANONYMOUS, "orders")
         assert "orders" in follower.engine.cluster.topics
         await made
 
@@ -111,7 +112,7 @@ async def test_a_partition_that_is_not_led_here_is_refused_with_a_hint() -> None
         leader = offices.leader(set_ids[1])
         other = next(office for office in offices.by_name.values() if office is not leader)
         with pytest.raises(NotLeader) as refusal:
-            other.service.publish(ANONYMOUS, "orders", 1, batch.encode([b"x"]))
+            other.service.publish(ANONYMOUS, Publish("orders", 1), batch.encode([b"x"]))
         assert refusal.value.details == {
             "leader": leader.node_id,
             "address": f"{leader.name}:7400",
@@ -120,11 +121,11 @@ async def test_a_partition_that_is_not_led_here_is_refused_with_a_hint() -> None
             "refused": True,
         }
         for call in (
-            other.service.fetch(ANONYMOUS, "orders", 1, 0),
-            other.service.poll(ANONYMOUS, topic="orders", group="g", member="m", partitions=[1]),
-            other.service.glance(ANONYMOUS, "orders", "g", [1]),
-            other.service.commit(ANONYMOUS, "orders", "g", {1: 0}),
-            other.service.offsets(ANONYMOUS, "orders"),
+            other.here.fetch(ANONYMOUS, "orders", 1, 0),
+            other.here.poll(ANONYMOUS, topic="orders", group="g", member="m", partitions=[1]),
+            other.here.glance(ANONYMOUS, "orders", "g", [1]),
+            other.here.commit(ANONYMOUS, "orders", "g", {1: 0}),
+            other.here.offsets(ANONYMOUS, "orders"),
         ):
             with pytest.raises(NotLeader, match="leads orders/"):
                 await call
@@ -137,7 +138,7 @@ async def test_while_nobody_leads_a_partition_its_caller_is_told_to_come_back() 
         offices.stop(leader)
         other = next(office for office in offices.by_name.values() if office is not leader)
         with pytest.raises(NotLeader) as refusal:
-            other.service.publish(ANONYMOUS, "orders", 0, batch.encode([b"x"]))
+            other.service.publish(ANONYMOUS, Publish("orders", 0), batch.encode([b"x"]))
         assert refusal.value.details["leader"] == "" and refusal.value.retry_after_ms
 
 
@@ -152,7 +153,7 @@ async def test_settles_of_partitions_led_elsewhere_say_so_one_by_one_and_the_oth
             for item in found.batches
             for part in item.ranges
         ]
-        results = await there.service.settle(ANONYMOUS, "orders", "g", items)
+        results = await there.here.settle(ANONYMOUS, "orders", "g", items)
         for item, result in zip(items, results, strict=True):
             assert result.code == (0 if item.partition == 0 else NotLeader.code)
         again = await offices["a"].anywhere.settle(ANONYMOUS, "orders", "g", items)
@@ -400,7 +401,7 @@ async def test_leadership_is_transferred_and_a_broker_drained_from_any_broker() 
     async with opened("abcd") as offices:
         set_ids = offices.topic("orders", 1)
         leader = offices.leader(set_ids[0])
-        route = leader.anywhere.topic_route(ANONYMOUS, "orders").partitions[0]
+        route = (await leader.anywhere.topic_route(ANONYMOUS, "orders")).partitions[0]
         target = next(node_id for node_id in route.replicas if node_id != leader.node_id)
         name = target.removeprefix("node-")
         assert (
@@ -413,7 +414,7 @@ async def test_leadership_is_transferred_and_a_broker_drained_from_any_broker() 
         plan = await offices["a"].anywhere.change_cluster(ANONYMOUS, "drain", broker=name)
         assert plan is not None and plan.kind == "drain" and plan.node_id == target
         async with asyncio.timeout(20):
-            while target in offices["a"].anywhere.topic_route(ANONYMOUS, "orders").partitions[0].replicas:
+            while target in (await offices["a"].anywhere.topic_route(ANONYMOUS, "orders")).partitions[0].replicas:
                 await asyncio.sleep(0.01)
         await offices["a"].anywhere.change_cluster(ANONYMOUS, "undrain", broker=name)
         told = await offices["c"].anywhere.describe_cluster(ANONYMOUS)
@@ -441,11 +442,11 @@ async def test_a_publish_that_lost_its_leader_is_answered_with_who_leads_and_its
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         leader = offices.leader(set_id)
-        producer_id, epoch = await leader.service.open_producer(ANONYMOUS)
+        producer_id, epoch = await leader.here.open_producer(ANONYMOUS)
         data = batch.encode([b"x"], producer_id=producer_id, producer_epoch=epoch, sequence=0)
         own = leader.broker.replica(set_id).node.node_id
         offices.flock.lost = lambda of, message: of == set_id and message.receiver == own
-        publishing = leader.service.publish(ANONYMOUS, "orders", 0, data)
+        publishing = leader.service.publish(ANONYMOUS, Publish("orders", 0), data)
         with pytest.raises(NotLeader) as lost:  # the others have it, but their answers do not arrive
             await asyncio.wait_for(publishing, 10)
         assert lost.value.retryable and "refused" not in lost.value.details
@@ -453,14 +454,14 @@ async def test_a_publish_that_lost_its_leader_is_answered_with_who_leads_and_its
         async with asyncio.timeout(10):
             while offices.flock.leader_of(set_id) is None:
                 await asyncio.sleep(0.01)
-        again = await offices.leader(set_id).service.publish(ANONYMOUS, "orders", 0, data)
+        again = await offices.leader(set_id).service.publish(ANONYMOUS, Publish("orders", 0), data)
         assert (again.base_offset, again.duplicate) == (0, True)
         assert (await offices["a"].anywhere.offsets(ANONYMOUS, "orders"))[1][0].end_offset == 1
 
 
 async def test_a_broker_that_goes_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, not dead: its connections stay, and nothing comes over them."""
-    monkeypatch.setattr("lanner.broker.forwarding.remote._LISTEN_SECONDS", 0.02)
+    monkeypatch.setattr("lanner.broker.forwarding.hops._LISTEN_SECONDS", 0.02)
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         leader = offices.leader(set_id)
@@ -562,7 +563,7 @@ async def test_a_new_topic_whose_leaders_do_not_show_up_is_reported_as_such(monk
         office.leader_of = lambda set_id: ""  # type: ignore[method-assign]
         office.service._routes.leader_of = lambda set_id: ""  # type: ignore[method-assign]
         with pytest.raises(NotLeader, match="nobody leads orders/0"):
-            await office.service.make_topic(ANONYMOUS, "orders", {"partitions": 1})
+            await office.here.create_topic(ANONYMOUS, "orders", {"partitions": 1})
 
 
 async def test_one_encoded_batch_is_published_wherever_its_partition_is_led() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
+from lanner.broker.desks.calls import Delivered, NewMessage
 from lanner.broker.forwarding import polls as forwarding_polls
 from lanner.broker.forwarding import watches
+from lanner.calls import ANONYMOUS, Answer
 from lanner.errors import BadGateway, GroupKindConflict, NotLeader, ValidationError
 from lanner.partition import Poll
-from lanner.wire.messages import Command
+from lanner.wire.messages import Command, Glance, Glanced, SettleItem
+from tests.callers import Here
 from tests.spoilt import undecodable
 from tests.unit.broker.offices import Office, Offices, only, opened
 
@@ -90,9 +92,9 @@ async def test_a_service_leases_nothing_below_the_priority_asked_for() -> None:
         offices.topic("orders")
         await publish(offices, (0, 2), (1, 8), (2, 5), (0, 8))
         fields = {"topic": "orders", "group": "g", "member": "m"}
-        found = await offices["a"].service.poll(ANONYMOUS, **fields, min_priority=5)
+        found = await offices["a"].here.poll(ANONYMOUS, **fields, min_priority=5)
         assert [item.priority for item in found.batches] == [8, 8, 5] and found.priority == 2
-        assert (await offices["a"].service.poll(ANONYMOUS, **fields, min_priority=5)).batches == ()
+        assert (await offices["a"].here.poll(ANONYMOUS, **fields, min_priority=5)).batches == []
 
 
 async def test_a_reply_put_together_of_several_brokers_is_cut_to_what_fits_and_the_rest_is_free_at_once() -> None:
@@ -320,9 +322,9 @@ async def test_a_poll_here_moves_on_when_leadership_does() -> None:
         leader = offices.leader(set_ids[0])
         waiting = asyncio.create_task(poll(leader, wait_ms=30_000))
         explicit = asyncio.create_task(
-            leader.service.poll(ANONYMOUS, topic="orders", group="g", member="n", partitions=[0], wait_ms=30_000)
+            leader.here.poll(ANONYMOUS, topic="orders", group="g", member="n", partitions=[0], wait_ms=30_000)
         )
-        fetching = asyncio.create_task(leader.service.fetch(ANONYMOUS, "orders", 0, 0, wait_ms=30_000))
+        fetching = asyncio.create_task(leader.here.fetch(ANONYMOUS, "orders", 0, 0, wait_ms=30_000))
         await asyncio.sleep(0.05)
         other = next(one for one in offices.by_name.values() if one is not leader)
         await other.anywhere.change_cluster(ANONYMOUS, "transfer", topic="orders", partition=0, target=other.name)
@@ -365,14 +367,13 @@ async def test_a_group_at_its_bound_is_not_asked_without_pause() -> None:
 
 
 async def test_a_watch_that_nobody_waits_for_ends() -> None:
-    class There:
-        async def glance(self, *given: Any) -> int:
-            return await answers.get()
+    async def glance(node_id: str, call: Glance) -> Answer[Glanced]:
+        return Answer(Glanced(await answers.get()))
 
     answers: asyncio.Queue[int] = asyncio.Queue()
-    watching = watches.Watches(lambda node_id: There())
-    waiter = watching.join("node", ANONYMOUS, "t", "g", [0])
-    second = watching.join("node", ANONYMOUS, "t", "g", [0])
+    watching = watches.Watches(glance)
+    waiter = watching.join("node", "t", "g", [0])
+    second = watching.join("node", "t", "g", [0])
     (task,) = watching._tasks
     for _ in range(3):
         answers.put_nowait(-1)
@@ -424,7 +425,7 @@ async def test_a_poll_of_one_broker_returns_what_it_took_although_a_partition_wa
 
         service._questions.ask = lose_the_second  # type: ignore[method-assign]
         fields = {"topic": "orders", "group": "g", "member": "m", "auto_ack": auto_ack}
-        found = await service.poll(ANONYMOUS, **fields)
+        found = await Here(service).poll(ANONYMOUS, **fields)
         assert [item.priority for item in found.batches] == [9] and len(polls) == 2
 
 
@@ -439,7 +440,8 @@ async def test_a_poll_that_lost_its_only_partition_says_which() -> None:
 
         service._questions.ask = lost  # type: ignore[method-assign]
         fields = {"topic": "orders", "group": "g", "member": "m"}
-        for call in (service.poll(ANONYMOUS, **fields), service.glance(ANONYMOUS, "orders", "g")):
+        here = offices["a"].here
+        for call in (here.poll(ANONYMOUS, **fields), here.glance(ANONYMOUS, "orders", "g")):
             with pytest.raises(NotLeader) as refusal:
                 await call
             assert refusal.value.details["partition"] == 0 and "refused" not in refusal.value.details
@@ -451,7 +453,7 @@ async def test_a_caller_of_the_service_who_goes_gives_back_what_was_decided_mean
         await publish(offices, (0, 9), (0, 4))
         office = offices["a"]
         polling = asyncio.create_task(
-            office.service.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=10)
+            office.here.poll(ANONYMOUS, topic="orders", group="g", member="m", max_messages=10)
         )
         while not office.engine.replicas[1]._questions:
             await asyncio.sleep(0)

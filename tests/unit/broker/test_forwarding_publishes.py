@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lanner import limits
-from lanner.broker.desks.calls import ANONYMOUS, NewMessage, Stored
+from lanner.broker.desks.calls import NewMessage, Stored
+from lanner.broker.desks.desk import Desk
+from lanner.broker.forwarding import asking
 from lanner.broker.forwarding import publishes as forwarding_publishes
-from lanner.broker.forwarding import spreading
 from lanner.broker.forwarding.publishes import DoorProducers
+from lanner.calls import ANONYMOUS, Answer
 from lanner.errors import (
     BadGateway,
     LannerError,
@@ -22,7 +24,7 @@ from lanner.errors import (
     ProducerUnknown,
     TopicFull,
 )
-from lanner.wire.messages import Command
+from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
 from tests.unit.broker.offices import Office, Offices, only, opened
 
 
@@ -177,11 +179,11 @@ async def test_when_nobody_ever_led_nothing_is_in_the_dark(monkeypatch: pytest.M
         office = stranger(offices, set_id)
         await publish(office, b"first")
         shorten(monkeypatch, 100)
-        slots = list(office.anywhere._producers._lanes[set_id, 4].free)
+        slots = list(office.service._forwarder._producers._lanes[set_id, 4].free)
         office.leader_of = lambda set_id: ""  # type: ignore[method-assign]
         with pytest.raises(NotLeader):
             await publish(office, b"nowhere")
-        assert office.anywhere._producers._lanes[set_id, 4].free == slots
+        assert office.service._forwarder._producers._lanes[set_id, 4].free == slots
         del office.leader_of
         await publish(office, b"last")
         assert await values(office) == {0: [b"first", b"last"]}
@@ -192,21 +194,21 @@ async def test_a_producer_that_was_forgotten_begins_again_as_another() -> None:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
         await publish(office, b"first")
-        forgotten = office.anywhere._producers._lanes[set_id, 4].free[0].producer_id
+        forgotten = office.service._forwarder._producers._lanes[set_id, 4].free[0].producer_id
         leader = offices.leader(set_id).service
-        publish_there = leader.publish
+        publish_there = leader._publish
         refused: list[int] = []
 
-        def publish_after_a_week(identity: Any, topic: str, partition: int, data: bytes, incarnation: int = 0) -> Any:
+        def publish_after_a_week(call: Publish, data: bytes | memoryview) -> Any:
             if not refused:
                 refused.append(1)
                 raise ProducerUnknown(producer_id=forgotten)
-            return publish_there(identity, topic, partition, data, incarnation)
+            return publish_there(call, data)
 
-        leader.publish = publish_after_a_week  # type: ignore[method-assign]
+        leader._publish = publish_after_a_week  # type: ignore[method-assign]
         (stored,) = await publish(office, b"second")
         assert stored.offset == 1
-        (slot,) = office.anywhere._producers._lanes[set_id, 4].free
+        (slot,) = office.service._forwarder._producers._lanes[set_id, 4].free
         assert slot.producer_id != forgotten and slot.sequence == 1
 
 
@@ -215,7 +217,7 @@ async def test_once_something_is_in_the_dark_a_full_broker_is_asked_again(monkey
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
         leader = offices.leader(set_id).service
-        publish_there, problems = leader.publish, [Overloaded(retry_after_ms=10), Overloaded(retry_after_ms=10)]
+        publish_there, problems = leader._publish, [Overloaded(retry_after_ms=10), Overloaded(retry_after_ms=10)]
 
         def publish_when_there_is_room(*given: Any) -> Any:
             if offices.lost and problems:  # type: ignore[attr-defined]
@@ -229,7 +231,7 @@ async def test_once_something_is_in_the_dark_a_full_broker_is_asked_again(monkey
 
         offices.lost = False  # type: ignore[attr-defined]
         offices.lose = lose
-        leader.publish = publish_when_there_is_room  # type: ignore[method-assign]
+        leader._publish = publish_when_there_is_room  # type: ignore[method-assign]
         (stored,) = await publish(office, b"x")
         assert stored.offset == 0 and not problems
         offices.lost = True  # type: ignore[attr-defined]
@@ -248,7 +250,7 @@ async def test_a_caller_who_gives_up_leaves_a_slot_that_nobody_uses() -> None:
         await asyncio.sleep(0.05)
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
-        lane = office.anywhere._producers._lanes[set_id, 4]
+        lane = office.service._forwarder._producers._lanes[set_id, 4]
         assert (lane.free, lane.under_way) == ([], 0)
         offices.refuse = lambda node_id, command: False
         await publish(office, b"last")
@@ -264,17 +266,17 @@ class Ids:
     def __init__(self) -> None:
         self.handed_out = 100
 
-    async def open_producer(self, identity: Any) -> tuple[int, int]:
+    async def handle(self, call: OpenProducer) -> Answer[ProducerOpened]:
         await asyncio.sleep(0)
         self.handed_out += 1
-        return self.handed_out, 0
+        return Answer(ProducerOpened(self.handed_out))
 
 
 async def test_slots_are_used_again_and_few_producers_are_enough() -> None:
     ids = Ids()
-    producers = DoorProducers(ids)
+    producers = DoorProducers(cast(Desk, ids))
     for lane in (0, 9):
-        slots = await asyncio.gather(*(producers.take(ANONYMOUS, 1, lane) for _ in range(5)))
+        slots = await asyncio.gather(*(producers.take(1, lane) for _ in range(5)))
         assert len({slot.producer_id for slot in slots}) == 5
         for slot in slots:
             producers.give_back(1, lane, slot)
@@ -285,9 +287,9 @@ async def test_one_who_waits_for_a_slot_gets_the_next_and_a_cancelled_one_passes
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forwarding_publishes, "SLOTS_MAX", 1)
-    producers = DoorProducers(Ids())
-    slot = await producers.take(ANONYMOUS, 1, 4)
-    first, second, third = (asyncio.create_task(producers.take(ANONYMOUS, 1, 4)) for _ in range(3))
+    producers = DoorProducers(cast(Desk, Ids()))
+    slot = await producers.take(1, 4)
+    first, second, third = (asyncio.create_task(producers.take(1, 4)) for _ in range(3))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
@@ -299,25 +301,25 @@ async def test_one_who_waits_for_a_slot_gets_the_next_and_a_cancelled_one_passes
 
 async def test_lanes_of_deleted_topics_are_forgotten_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding_publishes, "_LANES_KNOWN_MAX", 2)
-    producers = DoorProducers(Ids())
+    producers = DoorProducers(cast(Desk, Ids()))
     for set_id in (1, 2, 3):
-        producers.give_back(set_id, 4, await producers.take(ANONYMOUS, set_id, 4))
-    await producers.take(ANONYMOUS, 4, 4)  # under way
+        producers.give_back(set_id, 4, await producers.take(set_id, 4))
+    await producers.take(4, 4)  # under way
     producers.prune({1})
     assert set(producers._lanes) == {(1, 4), (4, 4)}
 
 
 async def test_a_slot_that_could_not_be_made_is_nobodys() -> None:
     class Nobody:
-        async def open_producer(self, identity: Any) -> tuple[int, int]:
+        async def handle(self, call: OpenProducer) -> Answer[ProducerOpened]:
             raise NotLeader()
 
-    producers = DoorProducers(Nobody())
+    producers = DoorProducers(cast(Desk, Nobody()))
     with pytest.raises(LannerError):
-        await producers.take(ANONYMOUS, 1, 4)
+        await producers.take(1, 4)
     assert producers._lanes[1, 4].under_way == 0
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch, deadline_ms: int) -> None:
     """Calls give up sooner."""
-    monkeypatch.setattr(spreading.Backoff.__init__, "__defaults__", (deadline_ms,))
+    monkeypatch.setattr(asking.Backoff.__init__, "__defaults__", (deadline_ms,))

@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from lanner import limits
-from lanner.broker.desks.calls import ANONYMOUS, Delivered, NewMessage, SettleItem
+from lanner.broker.desks.calls import Delivered, NewMessage
+from lanner.calls import ANONYMOUS
 from lanner.errors import LannerError
+from lanner.wire.messages import SettleItem
 from tests.unit.broker.offices import Office, Offices, opened
 
 SEEDS = (1, 2, 3)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lanner.broker.desks.calls import ANONYMOUS, NewMessage, SettleItem
+from lanner.broker.desks.calls import NewMessage
+from lanner.calls import ANONYMOUS
 from lanner.errors import TopicExists
-from lanner.wire.messages import Command
+from lanner.wire.messages import Command, SettleItem
 from tests.unit.broker.offices import Office, Offices, only, opened
 
 KINDS = {"ack": 1, "nack": 2, "extend": 3, "reject": 4}
@@ -42,10 +43,12 @@ async def test_a_settle_whose_answer_was_lost_is_not_called_lost(kind: str) -> N
         items = items_of(await leased(office), kind)
         offices.lose = only(Command.SETTLE, times=2)
         results = await office.anywhere.settle(ANONYMOUS, "orders", "g", items)
-        assert [tuple(result) for result in results] == [(0, 1)] * 5
+        assert [(result.code, result.count) for result in results] == [(0, 1)] * 5
         for other in offices.by_name.values():
             again = await other.anywhere.settle(ANONYMOUS, "orders", "g", items)
-            assert [tuple(result) for result in again] == [(0, 1)] * 5, "its first answer, at whichever broker"
+            assert [(result.code, result.count) for result in again] == [(0, 1)] * 5, (
+                "its first answer, at whichever broker"
+            )
 
 
 @pytest.mark.parametrize("kind", ["ack", "nack", "reject"])
@@ -64,7 +67,7 @@ async def test_a_settle_is_remembered_by_the_next_leader(kind: str) -> None:
         offices.lose = die
         results = await office.anywhere.settle(ANONYMOUS, "orders", "g", items)
         assert not leader.broker.up
-        assert [tuple(result) for result in results] == [(0, 1)] * 5
+        assert [(result.code, result.count) for result in results] == [(0, 1)] * 5
 
 
 async def test_a_commit_whose_answer_was_lost_does_not_undo_what_came_since() -> None:
@@ -104,9 +107,9 @@ async def test_of_two_creates_at_two_brokers_in_the_same_moment_exactly_one_wins
                 return_exceptions=True,
             )
             assert sorted(type(outcome).__name__ for outcome in outcomes) == [
+                "TopicDescription",
                 "TopicExists",
                 "TopicExists",
-                "TopicResult",
             ]
 
 
@@ -136,7 +139,7 @@ async def test_a_create_is_answered_also_when_the_leader_of_a_partition_has_not_
         deleting = office.service._served
 
         async def delete_meanwhile(name: str) -> None:
-            await office.service.delete_topic(ANONYMOUS, name)
+            await office.here.delete_topic(ANONYMOUS, name)
             await deleting(name)
 
         office.service._served = delete_meanwhile  # type: ignore[method-assign]

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import DeadLetterResult, DeadLettersResult
 from lanner.broker.desks.pages import Pages
-from lanner.broker.forwarding.merging import merged_letters, merged_looks
-from lanner.model import Looked, LookPlace, Message
+from lanner.model import Looked, LookPlace
 from lanner.partition import BatchRef, DeadEntry, encode_append
 from tests.spoilt import undecodable
 
@@ -128,7 +126,7 @@ async def test_a_batch_that_does_not_decode_is_passed_by(watched: Any) -> None:
     (page,) = await look_through(watched(shelves), shelves, 10, 1_000)
     assert [message.value for message in page] == [b"a", b"z"]
     letters, following = await Pages(shelves).dead_letters(shelves.replicas, "g", 0, 10, None)  # type: ignore[arg-type]
-    assert [(letter.offset, bool(letter.data)) for letter in letters] == [(0, True), (1, False), (2, False), (3, True)]
+    assert [(letter.offset, bool(data)) for letter, data in letters] == [(0, True), (1, False), (2, False), (3, True)]
     assert following is None
 
 
@@ -141,7 +139,7 @@ async def test_pages_of_dead_letters_list_everything_once(watched: Any, limit: i
     while True:
         letters, after = await pages.dead_letters(shelves.replicas, "g", 0, limit, after)
         assert 1 <= len(letters) <= limit
-        seen += [letter.offset for letter in letters]
+        seen += [letter.offset for letter, _ in letters]
         if after is None:
             break
     assert seen == list(range(12))
@@ -152,43 +150,3 @@ async def test_dead_letters_count_as_they_unfold(watched: Any) -> None:
     shelves = Shelves(*[batch.encode([bytes(limits.MIB), b"t"], codec=batch.Codec.ZSTD)] * 20)
     letters, following = await watched(shelves).dead_letters(shelves.replicas, "g", 0, 1_000, None)
     assert len(letters) < 20 and following == (0, len(letters))
-
-
-# ------------------------------------------------------------------ pages of several brokers
-
-
-def page_of(*found: tuple[int, int, int], following: LookPlace | None = None) -> Looked:
-    """(priority, partition, offset) each."""
-    page = Looked(Message("t", partition, offset, b"v" * 10, priority=level) for level, partition, offset in found)
-    page.next = following
-    return page
-
-
-def shown(page: Looked) -> list[tuple[int, int, int]]:
-    return [(message.priority, message.partition, message.offset) for message in page]
-
-
-def test_what_lies_behind_the_end_of_a_cut_page_waits_for_the_next() -> None:
-    cut = page_of((9, 0, 0), (4, 0, 1), following=(4, 0, 2))
-    whole = page_of((9, 1, 0), (4, 1, 1), (0, 1, 2))
-    merged = merged_looks([whole, cut], 100, 1_000)
-    assert shown(merged) == [(9, 0, 0), (9, 1, 0), (4, 0, 1)] and merged.next == (4, 0, 2)
-
-
-def test_a_merged_look_is_cut_to_what_was_asked_for() -> None:
-    pages = [page_of((9, 0, 0), (4, 0, 1)), page_of((9, 1, 0))]
-    assert merged_looks(pages, 2, 1_000).next == (4, 0, 1)
-    assert merged_looks(pages, 100, 15).next == (9, 1, 0)
-    assert merged_looks(pages, 3, 1_000).next is None
-
-
-def test_merged_letters_go_on_where_the_first_broker_ended() -> None:
-    def letters(*places: tuple[int, int]) -> list[DeadLetterResult]:
-        return [DeadLetterResult(partition, offset, 4, 5, "", 1, 1, b"x") for partition, offset in places]
-
-    pages = [DeadLettersResult(letters((0, 1), (2, 1)), 9, (2, 5)), DeadLettersResult(letters((1, 1), (3, 1)), 2)]
-    merged = merged_letters(pages, 10)
-    assert [(one.partition, one.offset) for one in merged.letters] == [(0, 1), (1, 1), (2, 1)]
-    assert (merged.total, merged.next) == (11, (2, 5))
-    assert merged_letters(pages, 2).next == (2, 1)
-    assert merged_letters([], 2).next is None

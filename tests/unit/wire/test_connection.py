@@ -229,6 +229,8 @@ SAMPLES: dict[type[Control], Control] = {
     administration.AlterTopic: administration.AlterTopic("t", {"lease_ms": 1_000}),
     administration.DeleteTopic: administration.DeleteTopic("t"),
     administration.DescribeTopic: administration.DescribeTopic("t"),
+    administration.ListTopics: administration.ListTopics(),
+    administration.TopicNames: administration.TopicNames(["t"]),
     administration.ListGroups: administration.ListGroups("t"),
     administration.TopicDescription: administration.TopicDescription(
         "t", 1, {}, [administration.PartitionState(0, "n", 0, 1, 2, 3, 4, {9: 1})]

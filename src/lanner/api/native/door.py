@@ -13,16 +13,16 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from lanner import limits
 from lanner.api.native.controls import Controls
-from lanner.broker.adapting import polled, settle_items, settled
-from lanner.broker.desks.calls import PollResult, SettleItem
-from lanner.calls import Identity, row_of
+from lanner.calls import Answer, Identity, row_of
 from lanner.errors import LannerError, Overloaded, ProtocolError, ServerError, ServiceUnavailable
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
@@ -31,6 +31,7 @@ from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
     PROTOCOL_VERSION,
+    AnswerT,
     Call,
     Command,
     Empty,
@@ -38,15 +39,15 @@ from lanner.wire.messages import (
     HelloReply,
     PeerHello,
     Poll,
+    Polled,
     Published,
+    Settle,
     Settled,
     SettledItem,
-    SettleKind,
 )
 from lanner.wire.staging import Staged
 
 if TYPE_CHECKING:
-    from lanner.broker.forwarding.forwarder import Forwarder
     from lanner.broker.links.intake import Intake
     from lanner.broker.service import Service
 
@@ -159,7 +160,7 @@ class _Session:
         self._inflight_bytes = 0
         self._backlog: deque[Request] = deque()
         self._running: dict[asyncio.Task[None], Request] = {}
-        self._unsent: list[tuple[Poll, list[SettleItem], int]] = []  # leases that the socket has not taken yet
+        self._unsent: list[Callable[[], None]] = []  # give back leases that the socket has not taken yet
         self._idle: asyncio.Future[None] | None = None
         self._given_up = False
         self._peer: PeerHello | None = None  # another broker
@@ -214,8 +215,8 @@ class _Session:
         for task, request in self._running.items():
             if request.command in _LONG:
                 task.cancel()
-        for asked, items, call in self._unsent:
-            self._release(asked, items, call)
+        for unheard in self._unsent:
+            unheard()
         self._unsent.clear()
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
@@ -329,7 +330,7 @@ class _Session:
             if request.command is _STAGE:
                 future = service.stage(identity, asked, request.bulk)
             else:
-                future = service.publish(identity, asked.topic, asked.partition, request.bulk, asked.incarnation)
+                future = service.publish(identity, asked, request.bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
             self._controls.give_back(request.control_bytes)
@@ -359,19 +360,18 @@ class _Session:
 
     async def _call(self, request: Request) -> None:
         try:
-            ask = self._service.serve if self._is_for_here(request.control) else self._service.ask
-            control, bulk, _ = await ask(self._identity, request.control)
-            self._link.reply(request, control, bulk)
+            answer = await self._asker(request.control)(self._identity, request.control)
+            self._link.reply(request, answer.control, answer.bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
+
+    def _asker(self, asked: Call[Any]) -> Callable[[Identity, Call[AnswerT]], Awaitable[Answer[AnswerT]]]:
+        return self._service.serve if self._is_for_here(asked) else self._service.ask
 
     def _is_for_here(self, asked: Call[Any]) -> bool:
         """Whether this broker alone serves a call. Another broker has found out whom to ask: one hop, never two. So has
         a client that names partitions, or makes a call that it must bring to the right broker itself."""
         return self._peer is not None or row_of(asked).strict or getattr(asked, "partitions", None) is not None
-
-    def _server_of(self, asked: Poll) -> Service | Forwarder:
-        return self._service if self._is_for_here(asked) else self._service.anywhere
 
     def _begin_poll(self, request: Request) -> Coroutine[Any, Any, None]:
         # Settles begin first and in the same turn as the poll, so that they meet in one decision; they are answered
@@ -382,21 +382,7 @@ class _Session:
     async def _poll(self, request: Request, settling: asyncio.Task[None] | None) -> None:
         asked: Poll = request.control
         try:
-            found = await self._server_of(asked).poll(
-                self._identity,
-                topic=asked.topic,
-                group=asked.group,
-                member=asked.member,
-                sequence=asked.sequence,
-                partitions=asked.partitions,
-                max_messages=asked.max_messages,
-                max_bytes=asked.max_bytes,
-                wait_ms=asked.wait_ms,
-                lease_ms=asked.lease_ms,
-                auto_ack=asked.auto_ack,
-                start=asked.start,
-                min_priority=asked.min_priority,
-            )
+            found = await self._asker(asked)(self._identity, replace(asked, settles=[]) if asked.settles else asked)
         except Exception as problem:
             if settling is not None:
                 await asyncio.shield(settling)
@@ -411,43 +397,26 @@ class _Session:
     async def _settle_first(self, request: Request) -> None:
         asked: Poll = request.control
         try:
-            server = self._server_of(asked)
-            results = await server.settle(self._identity, asked.topic, asked.group, settle_items(asked.settles))
-            reply = settled(results)
+            settle = Settle(asked.group, asked.topic, asked.settles)
+            reply = (await self._asker(asked)(self._identity, settle)).control
         except Exception as problem:
             # The poll is answered for itself, so what befell all the settles is told settle by settle.
             code = _unexpected(request, problem).code
             reply = Settled([SettledItem(code, 0)] * len(asked.settles))
         self._link.reply_settles(request, reply)
 
-    def _reply_leases(self, request: Request, found: PollResult) -> None:
-        asked: Poll = request.control
-        items = [
-            SettleItem(item.partition, item.token, part.first_offset, part.count, SettleKind.ACK)
-            for item in ([] if asked.auto_ack else found.batches)
-            for part in item.ranges
-        ]
+    def _reply_leases(self, request: Request, found: Answer[Polled]) -> None:
         sent = False
         try:
-            sent = not self._given_up and self._link.reply(request, *polled(found)[:2])
+            sent = not self._given_up and self._link.reply(request, found.control, found.bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
-        if not sent:
-            self._release(asked, items, found.call)
-        elif items:
-            self._unsent.append((asked, items, found.call))
-
-    def _release(self, asked: Poll, items: list[SettleItem], call: int) -> None:
-        """Nobody will hear of these leases, unless the poll was asked again and is answered with the same ones."""
-        if items and not self._service.was_repeated(asked.group, asked.member, asked.sequence, call):
-            self._door.spawn(self._release_later(asked, items))
-
-    async def _release_later(self, asked: Poll, items: list[SettleItem]) -> None:
-        try:
-            await self._server_of(asked).release(self._identity, asked.topic, asked.group, items)
-        except LannerError as error:
-            # They come back by themselves when the leases end.
-            _log.info("leases of a lost connection could not be released: %s", error)
+        if found.unheard is None:
+            return
+        if sent:
+            self._unsent.append(found.unheard)
+        else:
+            found.unheard()
 
 
 _NOTHING: Final = memoryview(b"")

@@ -26,7 +26,7 @@ from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import OWN_PATHS, Answer, answer_to, answer_to_unexpected, explain
 from lanner.api.rest.routes import FALCONQ, OPERATIONS
 from lanner.api.rest.shapes import NoBody, NoQuery
-from lanner.broker.desks.calls import Identity
+from lanner.calls import Identity
 from lanner.errors import (
     DeadlineExceeded,
     LannerError,
@@ -40,7 +40,7 @@ from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from lanner.broker.forwarding.forwarder import Forwarder
+    from lanner.broker.service import Service
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -61,7 +61,7 @@ _names_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def build_app(
-    service: Forwarder,
+    service: Service,
     gate: Gate | None = None,
     unfinished: Unfinished | None = None,
     seats: Seats | None = None,
@@ -200,13 +200,12 @@ class Endpoint:
             heard = await handed_over(scope)
         finally:
             if not heard and reply.unsent is not None:
-                self._door.spawn(reply.unsent())
+                reply.unsent()
 
     async def _made(self, reply: Prepared) -> bytes:
         if reply.size <= INLINE_BYTES_MAX:
             return _encoder.encode(reply.make())
-        body: bytes = await self._door.service.in_reader(lambda: msgspec.json.encode(reply.make()))
-        return body
+        return await self._door.service.in_reader(lambda: msgspec.json.encode(reply.make()))
 
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
         headers = dict(scope["headers"])

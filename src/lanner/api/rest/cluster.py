@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET, UnsetType, structs
 
 from lanner.api.rest.cluster_shapes import (
     AllPartitionsReply,
@@ -22,13 +23,13 @@ from lanner.api.rest.cluster_shapes import (
 from lanner.api.rest.operations import Call
 from lanner.api.rest.shapes import NoBody, NoQuery
 from lanner.api.rest.system import software_version
-from lanner.broker.desks.calls import BrokerResult, PartitionResult, PlanResult
 from lanner.model import check_name
+from lanner.wire import cluster as wire
 
 
 async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
     service = call.service
-    found = await service.describe_cluster(call.identity)
+    found = (await call.ask(wire.DescribeCluster())).control
     return ClusterReply(
         cluster_id=found.cluster_id,
         node_id=service.node_id,
@@ -49,64 +50,59 @@ async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
 
 
 async def list_brokers(call: Call[NoBody, NoQuery]) -> BrokersReply:
-    found = await call.service.describe_cluster(call.identity)
+    found = (await call.ask(wire.DescribeCluster())).control
     return BrokersReply(brokers=[_broker(row) for row in found.brokers])
 
 
 async def list_all_partitions(call: Call[NoBody, PartitionsQuery]) -> AllPartitionsReply:
     topic = None if isinstance(call.query.topic, UnsetType) else check_name(call.query.topic, "topic")
-    rows = await call.service.describe_partitions(call.identity, topic)
+    rows = (await call.ask(wire.DescribePartitions(topic))).control.partitions
     return AllPartitionsReply(partitions=[_partition(row) for row in rows])
 
 
 async def drain_broker(call: Call[NoBody, NoQuery]) -> ChangeReply:
-    return _changed(await call.service.change_cluster(call.identity, "drain", broker=call.broker))
+    return await _change(call, wire.ChangeCluster("drain", call.broker))
 
 
 async def undrain_broker(call: Call[NoBody, NoQuery]) -> ChangeReply:
-    return _changed(await call.service.change_cluster(call.identity, "undrain", broker=call.broker))
+    return await _change(call, wire.ChangeCluster("undrain", call.broker))
 
 
 async def remove_broker(call: Call[NoBody, NoQuery]) -> ChangeReply:
-    return _changed(await call.service.change_cluster(call.identity, "remove", broker=call.broker))
+    return await _change(call, wire.ChangeCluster("remove", call.broker))
 
 
 async def rebalance_cluster(call: Call[NoBody, NoQuery]) -> ChangeReply:
-    return _changed(await call.service.change_cluster(call.identity, "rebalance"))
+    return await _change(call, wire.ChangeCluster("rebalance"))
 
 
 async def upgrade_cluster(call: Call[NoBody, NoQuery]) -> UpgradeReply:
-    await call.service.change_cluster(call.identity, "upgrade")
-    return UpgradeReply(feature_level=(await call.service.describe_cluster(call.identity)).feature_level)
+    await call.ask(wire.ChangeCluster("upgrade"))
+    return UpgradeReply(feature_level=(await call.ask(wire.DescribeCluster())).control.feature_level)
 
 
 async def move_replica(call: Call[MoveRequest, NoQuery]) -> ChangeReply:
     source, target = check_name(call.body.source, "source"), check_name(call.body.target, "target")
-    plan = await call.service.change_cluster(
-        call.identity, "move", topic=call.topic, partition=call.partition, broker=source, target=target
-    )
-    return _changed(plan)
+    return await _change(call, wire.ChangeCluster("move", source, target, call.topic, call.partition))
 
 
 async def transfer_leader(call: Call[TransferRequest, NoQuery]) -> ChangeReply:
     target = check_name(call.body.target, "target")
-    plan = await call.service.change_cluster(
-        call.identity, "transfer", topic=call.topic, partition=call.partition, target=target
-    )
-    return _changed(plan)
+    return await _change(call, wire.ChangeCluster("transfer", "", target, call.topic, call.partition))
 
 
-def _changed(plan: PlanResult | None) -> ChangeReply:
+async def _change(call: Call[msgspec.Struct, msgspec.Struct], wish: wire.ChangeCluster) -> ChangeReply:
     """A wish is recorded when this is sent; what it takes to fulfil it goes on behind it."""
+    plan = (await call.ask(wish)).control.plan
     return ChangeReply(status="accepted", plan=UNSET if plan is None else _plan(plan))
 
 
-def _plan(plan: PlanResult) -> PlanReply:
+def _plan(plan: wire.PlanProgress) -> PlanReply:
     return PlanReply(
         id=plan.plan_id,
-        kind=str(plan.kind),
+        kind=plan.kind,
         broker=plan.node_id,
-        state=str(plan.state),
+        state=plan.state,
         steps_done=plan.steps_done,
         steps_total=plan.steps_total,
         moves_done=plan.moves_done,
@@ -117,7 +113,7 @@ def _plan(plan: PlanResult) -> PlanReply:
     )
 
 
-def _broker(row: BrokerResult) -> BrokerReply:
+def _broker(row: wire.BrokerState) -> BrokerReply:
     host, _, port = row.addresses.get("native", "").rpartition(":")
     return BrokerReply(
         node_id=row.node_id,
@@ -133,11 +129,11 @@ def _broker(row: BrokerResult) -> BrokerReply:
         metadata=row.metadata,
         alive=row.alive,
         drain=UNSET if row.drain is None else _plan(row.drain),
-        scrub=UNSET if row.scrub is None else ScrubReply(**row.scrub._asdict()),
+        scrub=UNSET if row.scrub is None else ScrubReply(**structs.asdict(row.scrub)),
     )
 
 
-def _partition(row: PartitionResult) -> PartitionReplicasReply:
+def _partition(row: wire.PartitionReplicas) -> PartitionReplicasReply:
     return PartitionReplicasReply(
         topic=row.topic,
         partition=row.partition,

@@ -271,7 +271,7 @@ class RestDoor:
         """Listen; where, with the port that port 0 became."""
         gate = Gate(host, allowed=self._allow_origins, names=self._names)
         config = Config(
-            build_app(self._service.anywhere, gate, self._unfinished, self._seats, self._body_deadline_ms),
+            build_app(self._service, gate, self._unfinished, self._seats, self._body_deadline_ms),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",

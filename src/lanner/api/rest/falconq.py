@@ -32,9 +32,12 @@ from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
 from lanner.api.rest.publishing import dedup_ids, idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
-from lanner.broker.desks.calls import GroupPartitionResult, NewMessage
-from lanner.errors import GroupNotFound, LannerError, PartitionNotFound
+from lanner.broker.desks.calls import NewMessage
+from lanner.errors import GroupNotFound, LannerError, PartitionNotFound, from_wire
 from lanner.model import PRIORITY_HIGH, PRIORITY_LOW, Message, check_name, parse_priority, priority_name
+from lanner.wire.administration import DescribeGroup, DescribeTopic, ListTopics
+from lanner.wire.cluster import RaftStatus
+from lanner.wire.messages import Metadata, Offsets, Peek, PeekedMessage, Poll
 
 _INFORMATION_SECONDS: Final = 2.0
 
@@ -60,13 +63,13 @@ async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
 async def consume(call: Call[NoBody, ConsumeQuery]) -> Prepared:
     query = call.query
     group = group_of(query.consumerID)
-    await call.service.look_up([call.topic])
-    route = call.service.topic_route(call.identity, call.topic)
-    partitions = _chosen(call.topic, [part.id for part in route.partitions], query.partitionID)
-    delivered = await call.service.poll_messages(
-        call.identity,
-        topic=call.topic,
+    found = (await call.ask(Metadata([call.topic]))).control.topics[0]
+    if found.error:
+        raise from_wire(found.error, f"topic {call.topic!r} does not exist; create it first", {"topic": call.topic})
+    partitions = _chosen(call.topic, [part.id for part in found.partitions], query.partitionID)
+    poll = Poll(
         group=group,
+        topic=call.topic,
         member=call.door.member,
         sequence=-1,
         partitions=None if query.partitionID is UNSET else partitions,
@@ -77,7 +80,7 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> Prepared:
         auto_ack=True,
         start="earliest",
     )
-    messages = [item.message for item in delivered]
+    messages = [item.message for item in (await call.service.poll_messages(call.identity, poll)).messages]
     next_offset = await _next_offset(call, group, partitions, messages)
     return Prepared(
         lambda: ConsumeReply(
@@ -95,16 +98,16 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> Prepared:
 
 async def peek(call: Call[NoBody, PeekQuery]) -> Prepared:
     query = call.query
-    _, known = await call.service.offsets(call.identity, call.topic)
+    known = (await call.ask(Offsets(call.topic))).control.partitions
     partitions = _chosen(call.topic, [state.partition for state in known], query.partitionID)
-    chosen = None if isinstance(query.partitionID, UnsetType) else partitions
+    number = None if isinstance(query.partitionID, UnsetType) else query.partitionID
     after = None
     if not isinstance(query.after, UnsetType):
         priority, partition, offset = map(int, query.after.split("/"))
         after = (priority, partition, offset)
-    messages = await call.service.peek(
-        call.identity, call.topic, chosen, query.offset, query.batch, limits.LIST_BYTES_MAX, after
-    )
+    asked = Peek(call.topic, number, query.offset, query.batch, limits.LIST_BYTES_MAX, after=after)
+    page = (await call.ask(asked)).control
+    messages = [_message(call.topic, one) for one in page.messages]
     starts = {
         state.partition: max(query.offset, state.first_offset) for state in known if state.partition in partitions
     }
@@ -116,20 +119,21 @@ async def peek(call: Call[NoBody, PeekQuery]) -> Prepared:
             nextOffset=first_not_shown(starts, messages),
             count=len(messages),
             messages=[_shown(message) for message in messages],
-            next=UNSET if messages.next is None else "{}/{}/{}".format(*messages.next),
+            next=UNSET if page.next is None else "{}/{}/{}".format(*page.next),
         ),
         _size(messages),
     )
 
 
 async def list_topics(call: Call[NoBody, NoQuery]) -> TopicsReply:
-    return TopicsReply(topics=await call.service.topics(call.identity))
+    return TopicsReply(topics=(await call.ask(ListTopics())).control.names)
 
 
 async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
-    known = await call.service.topic(call.identity, call.topic)
-    names = {broker.node_id: broker.name for broker in call.service.broker_routes(call.identity)}
-    routes = call.service.topic_route(call.identity, call.topic).partitions
+    known = (await call.ask(DescribeTopic(call.topic))).control
+    found = (await call.ask(Metadata([call.topic]))).control
+    names = {broker.node_id: broker.name for broker in found.brokers}
+    replicas = {part.id: part.replicas for part in found.topics[0].partitions}
     return PartitionsReply(
         topic=known.name,
         partitions=[
@@ -137,7 +141,7 @@ async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
                 id=state.id,
                 leader=state.leader,
                 leaderName=names.get(state.leader, state.leader),
-                replicas=[names.get(node_id, node_id) for node_id in routes[state.id].replicas],
+                replicas=[names.get(node_id, node_id) for node_id in replicas.get(state.id, ())],
                 firstOffset=state.first_offset,
                 endOffset=state.end_offset,
                 highCount=state.depth.get(PRIORITY_HIGH, 0),
@@ -155,7 +159,7 @@ async def list_partitions(call: Call[NoBody, NoQuery]) -> PartitionsReply:
 async def raft_stats(call: Call[NoBody, RaftStatsQuery]) -> Mapping[str, str]:
     """Every value is text, as it was in FalconQ."""
     topic = check_name(call.query.topic, "topic")
-    status = await call.service.raft_status(call.identity, topic, call.query.partitionID)
+    status = (await call.ask(RaftStatus(topic, call.query.partitionID))).control.status
     flat = {name: _flat(value) for name, value in status.items()}
     flat["state"] = flat.get("state", "").capitalize()
     return flat
@@ -185,7 +189,7 @@ def first_not_shown(starts: Mapping[int, int], messages: Iterable[Message]) -> i
     return min(lowest)
 
 
-def _chosen(topic: str, ids: Sequence[int], partition_id: int | UnsetType) -> Sequence[int]:
+def _chosen(topic: str, ids: list[int], partition_id: int | UnsetType) -> list[int]:
     if isinstance(partition_id, UnsetType):
         return ids
     if partition_id not in ids:
@@ -212,15 +216,20 @@ async def _next_offset(
 
 async def _floors(call: Call[NoBody, ConsumeQuery], group: str, partitions: Sequence[int]) -> dict[int, int]:
     try:
-        found = await call.service.group(call.identity, call.topic, group, partitions)
-        states: Sequence[GroupPartitionResult] = found.partitions
+        states = (await call.ask(DescribeGroup(call.topic, group, list(partitions)))).control.partitions
     except GroupNotFound:
         states = []  # nothing was ever delivered to it, and an empty poll writes nothing
     floors = {state.partition: state.offset for state in states}
     if len(floors) < len(partitions):
-        _, known = await call.service.offsets(call.identity, call.topic, -1, partitions)
+        known = (await call.ask(Offsets(call.topic, -1, list(partitions)))).control.partitions
         floors = {state.partition: state.first_offset for state in known} | floors
     return floors
+
+
+def _message(topic: str, shown: PeekedMessage) -> Message:
+    return Message(
+        topic=topic, partition=shown.partition, offset=shown.offset, value=shown.value, priority=shown.priority
+    )
 
 
 def _size(messages: Sequence[Message]) -> int:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from enum import IntEnum
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -36,34 +33,27 @@ from lanner.api.rest.shapes import (
     SettleTarget,
 )
 from lanner.api.rest.topics import shown
-from lanner.broker.desks.calls import Delivered, SettleItem, age_ms
-from lanner.errors import LannerError, ServiceUnavailable, TopicNotFound, ValidationError, from_wire
+from lanner.broker.desks.calls import Delivered, age_ms
+from lanner.broker.desks.unpacking import Handed
+from lanner.errors import ServiceUnavailable, TopicNotFound, ValidationError, from_wire
+from lanner.wire import administration as wire
+from lanner.wire.messages import Commit, Committed, Poll, Settle, SettleItem, SettleKind
 
-_log: Final = logging.getLogger("lanner.api.rest")
 _NO_TOPIC_SECONDS: Final = 0.25  # between two looks for a topic that is not there
-
-
-class SettleKind(IntEnum):
-    """The kinds of a settle, numbered as on the native wire."""
-
-    ACK = 1
-    NACK = 2
-    EXTEND = 3
-    REJECT = 4
 
 
 async def poll_group(call: Call[PollRequest, NoQuery]) -> Prepared:
     """A client that has gone must not keep leases: what a poll brought it is given back at once, uncounted."""
     if call.body.wait_ms == 0 or call.body.auto_ack:
-        delivered = await _poll(call)
+        handed = await _poll(call)
     else:
-        delivered = await _poll_while_there(call)
+        handed = await _poll_while_there(call)
+    delivered = handed.messages
     size = sum([len(item.message.value) for item in delivered]) + MESSAGE_BYTES * len(delivered)
-    unsent = None if call.body.auto_ack else partial(_release, call, delivered)
-    return Prepared(lambda: _polled(call, delivered), size, unsent)
+    return Prepared(lambda: _polled(call, delivered), size, handed.unheard)
 
 
-async def _poll_while_there(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
+async def _poll_while_there(call: Call[PollRequest, NoQuery]) -> Handed:
     """A poll that ends with its client. Whatever else ends this, leases that come all the same are given back."""
     polling = asyncio.ensure_future(_poll(call))
     leaving = asyncio.ensure_future(call.disconnected())
@@ -73,19 +63,19 @@ async def _poll_while_there(call: Call[PollRequest, NoQuery]) -> Sequence[Delive
             return polling.result()
     except BaseException:
         polling.cancel()
-        call.door.spawn(_release_unheard(call, polling))
+        call.door.spawn(_release_unheard(polling))
         raise
     finally:
         leaving.cancel()
     polling.cancel()
-    await _release_unheard(call, polling)
+    await _release_unheard(polling)
     raise ServiceUnavailable("the client has gone")
 
 
-async def _release_unheard(call: Call[PollRequest, NoQuery], polling: asyncio.Future[Sequence[Delivered]]) -> None:
+async def _release_unheard(polling: asyncio.Future[Handed]) -> None:
     await asyncio.wait({polling})
-    if not polling.cancelled() and polling.exception() is None:
-        await _release(call, polling.result())
+    if not polling.cancelled() and polling.exception() is None and (unheard := polling.result().unheard) is not None:
+        unheard()
 
 
 def _polled(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> PollReply:
@@ -114,11 +104,11 @@ async def reject_messages(call: Call[RejectRequest, NoQuery]) -> SettleReply:
 
 
 async def list_groups(call: Call[NoBody, NoQuery]) -> GroupsReply:
-    return GroupsReply(topic=call.topic, groups=await call.service.groups(call.identity, call.topic))
+    return GroupsReply(topic=call.topic, groups=(await call.ask(wire.ListGroups(call.topic))).control.groups)
 
 
 async def describe_group(call: Call[NoBody, NoQuery]) -> GroupReply:
-    group = await call.service.group(call.identity, call.topic, call.group)
+    group = (await call.ask(wire.DescribeGroup(call.topic, call.group))).control
     now_ms = time.time_ns() // 1_000_000
     depth: Counter[int] = Counter()
     partitions = []
@@ -153,7 +143,7 @@ async def describe_group(call: Call[NoBody, NoQuery]) -> GroupReply:
 
 
 async def drop_group(call: Call[NoBody, NoQuery]) -> None:
-    await call.service.drop_group(call.identity, call.topic, call.group)
+    await call.ask(wire.DropGroup(call.topic, call.group))
 
 
 async def seek_group(call: Call[SeekRequest, NoQuery]) -> None:
@@ -163,7 +153,7 @@ async def seek_group(call: Call[SeekRequest, NoQuery]) -> None:
     to = None if isinstance(body.to, UnsetType) else body.to
     if sum(choice is not None for choice in (offsets, time_ms, to)) != 1:
         raise ValidationError("give exactly one of offsets, time_ms and to", field="to")
-    await call.service.seek(call.identity, call.topic, call.group, offsets=offsets, time_ms=time_ms, to=to)
+    await call.ask(wire.Seek(call.topic, call.group, offsets, time_ms, to))
 
 
 async def commit_offsets(call: Call[CommitRequest, NoQuery]) -> None:
@@ -172,13 +162,13 @@ async def commit_offsets(call: Call[CommitRequest, NoQuery]) -> None:
         raise ValidationError(
             "give both reader and sequence, or neither", field="sequence" if body.reader else "reader"
         )
-    await call.service.commit(call.identity, call.topic, call.group, body.offsets, body.reader, body.sequence)
+    await call.ask(Commit(call.group, call.topic, body.offsets, body.reader, body.sequence))
 
 
 async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:
-    offsets = await call.service.committed(call.identity, call.topic, call.group)
+    offsets = (await call.ask(Committed(call.group, call.topic))).control.offsets
     if not offsets:  # a group that has not committed, or none at all: that is GroupNotFound
-        await call.service.group(call.identity, call.topic, call.group)
+        await call.ask(wire.DescribeGroup(call.topic, call.group))
     return CommittedReply(
         topic=call.topic,
         group=call.group,
@@ -186,7 +176,7 @@ async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:
     )
 
 
-async def _poll(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
+async def _poll(call: Call[PollRequest, NoQuery]) -> Handed:
     """A worker may come before its topic, or outlive it: the topic is made where that is allowed, else waited for."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + call.body.wait_ms / 1_000
@@ -204,12 +194,11 @@ async def _poll(call: Call[PollRequest, NoQuery]) -> Sequence[Delivered]:
             await asyncio.sleep(min(left_s, _NO_TOPIC_SECONDS))
 
 
-async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Sequence[Delivered]:
+async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Handed:
     body = call.body
-    return await call.service.poll_messages(
-        call.identity,
-        topic=call.topic,
+    poll = Poll(
         group=call.group,
+        topic=call.topic,
         member=call.door.member,
         sequence=-1,
         partitions=None if isinstance(body.partitions, UnsetType) else body.partitions,
@@ -220,16 +209,7 @@ async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Sequenc
         auto_ack=body.auto_ack,
         start=body.start,
     )
-
-
-async def _release(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> None:
-    kind = int(SettleKind.ACK)  # of a release it does not matter which, but it must be one
-    items = [SettleItem(item.message.partition, item.token, item.message.offset, 1, kind) for item in delivered]
-    if items:
-        try:
-            await call.service.release(call.identity, call.topic, call.group, items)
-        except LannerError as error:
-            _log.info("leases that nobody saw could not be released: %s", error)  # they end by themselves
+    return await call.service.poll_messages(call.identity, poll)
 
 
 async def _settle(
@@ -244,7 +224,7 @@ async def _settle(
         SettleItem(target.partition, target.token, target.offset, target.count, int(kind), delay, reason)
         for target in targets
     ]
-    results = await call.service.settle(call.identity, call.topic, call.group, items)
+    results = (await call.ask(Settle(call.group, call.topic, items))).control.items
     return SettleReply(
         settled=sum(result.count for result in results),
         failed=sum(result.code != 0 for result in results),

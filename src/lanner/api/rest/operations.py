@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from lanner.api.rest.shapes import NoBody, NoQuery
-from lanner.broker.desks.calls import Identity
+from lanner.calls import Answer, Identity
 from lanner.errors import LannerError
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
+from lanner.wire import messages as wire
+from lanner.wire.messages import AnswerT
 
 if TYPE_CHECKING:
-    from lanner.broker.forwarding.forwarder import Forwarder
+    from lanner.broker.service import Service
 
 BodyT_co = TypeVar("BodyT_co", bound=msgspec.Struct, covariant=True)
 QueryT_co = TypeVar("QueryT_co", bound=msgspec.Struct, covariant=True)
@@ -32,7 +34,7 @@ CALL_DEADLINE_MS: Final = 30_000
 class Door:
     """What all calls of one door share: the cluster's service, a name to poll under, and counters."""
 
-    def __init__(self, service: Forwarder, unfinished: Unfinished, seats: Seats, body_deadline_ms: int) -> None:
+    def __init__(self, service: Service, unfinished: Unfinished, seats: Seats, body_deadline_ms: int) -> None:
         self.service = service
         self.body_deadline_ms = body_deadline_ms
         self.seats = seats  # the connections of all doors
@@ -68,8 +70,12 @@ class Call(Generic[BodyT_co, QueryT_co]):
     partition: int = 0
     broker: str = ""
 
+    async def ask(self, call: wire.Call[AnswerT]) -> Answer[AnswerT]:
+        """What the cluster answers to a call of the table."""
+        return await self.door.service.ask(self.identity, call)
+
     @property
-    def service(self) -> Forwarder:
+    def service(self) -> Service:
         return self.door.service
 
 
@@ -88,7 +94,7 @@ class Prepared:
 
     make: Callable[[], msgspec.Struct]
     size: int  # about so many bytes
-    unsent: Callable[[], Awaitable[None]] | None = None  # what to do when the client does not get it
+    unsent: Callable[[], None] | None = None  # what to do when the client does not get it
 
 
 MESSAGE_BYTES: Final = 300  # of a message in JSON, besides what it says

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from lanner import limits
 from lanner.api.rest.operations import Call, Prepared
@@ -28,12 +28,14 @@ from lanner.api.rest.shapes import (
 )
 from lanner.api.rest.values import text_of, texts_of
 from lanner.batch import decode
-from lanner.broker.desks.calls import FetchedBatch, FetchResult, TopicResult
 from lanner.broker.desks.delivery import raw_bytes
-from lanner.broker.desks.fitting import Room
+from lanner.calls import Answer
+from lanner.calls.merging import Room
 from lanner.errors import MalformedBatch
 from lanner.model import FLAG_DELAYED, FLAG_EXPIRED, Message, check_name, message_flags, parse_priority
 from lanner.net.clock import now_ms
+from lanner.wire import administration as wire
+from lanner.wire.messages import Fetch, Fetched, FetchedBatch, Offsets
 
 _READ_BYTES_MAX = limits.MIB
 _FLAGS: Final[tuple[tuple[int, Literal["delayed", "expired"]], ...]] = (
@@ -43,32 +45,33 @@ _FLAGS: Final[tuple[tuple[int, Literal["delayed", "expired"]], ...]] = (
 
 
 async def list_topics_v1(call: Call[NoBody, NoQuery]) -> TopicsReply:
-    return TopicsReply(topics=await call.service.topics(call.identity))
+    return TopicsReply(topics=(await call.ask(wire.ListTopics())).control.names)
 
 
 async def create_topic(call: Call[CreateTopicRequest, NoQuery]) -> TopicReply:
     name = check_name(call.body.name, "name")
-    return _described(await call.service.create_topic(call.identity, name, call.body.settings, call.body.create_id))
+    made = await call.ask(wire.CreateTopic(name, call.body.settings, call.body.create_id))
+    return _described(made.control)
 
 
 async def describe_topic(call: Call[NoBody, NoQuery]) -> TopicReply:
-    return _described(await call.service.topic(call.identity, call.topic))
+    return _described((await call.ask(wire.DescribeTopic(call.topic))).control)
 
 
 async def alter_topic(call: Call[AlterTopicRequest, NoQuery]) -> TopicReply:
-    return _described(await call.service.alter_topic(call.identity, call.topic, call.body.settings))
+    return _described((await call.ask(wire.AlterTopic(call.topic, call.body.settings))).control)
 
 
 async def delete_topic(call: Call[NoBody, NoQuery]) -> None:
-    await call.service.delete_topic(call.identity, call.topic)
+    await call.ask(wire.DeleteTopic(call.topic))
 
 
 async def topic_offsets(call: Call[NoBody, TimeQuery]) -> OffsetsReply:
     time_ms = -1 if isinstance(call.query.time_ms, UnsetType) else call.query.time_ms
-    incarnation, partitions = await call.service.offsets(call.identity, call.topic, time_ms)
+    found = (await call.ask(Offsets(call.topic, time_ms))).control
     return OffsetsReply(
         topic=call.topic,
-        incarnation=incarnation,
+        incarnation=found.incarnation,
         partitions=[
             PartitionOffsets(
                 partition=item.partition,
@@ -76,7 +79,7 @@ async def topic_offsets(call: Call[NoBody, TimeQuery]) -> OffsetsReply:
                 end_offset=item.end_offset,
                 at_time=UNSET if time_ms < 0 else item.at_time,
             )
-            for item in partitions
+            for item in found.partitions
         ],
     )
 
@@ -87,22 +90,21 @@ async def read_partition(call: Call[NoBody, ReadQuery]) -> Prepared:
     if not isinstance(query.priorities, UnsetType):
         for priority in query.priorities.split(","):
             lanes |= 1 << parse_priority(priority)
-    fetched = await call.service.fetch(
-        call.identity, call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms, lanes=lanes
-    )
-    return Prepared(lambda: _read(call, fetched), sum([raw_bytes(one.data) for one in fetched.batches]))
+    fetch = Fetch(call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms, lanes=lanes)
+    fetched = await call.ask(fetch)
+    return Prepared(lambda: _read(call, fetched), sum([raw_bytes(data) for data in fetched.bulk]))
 
 
-def _read(call: Call[NoBody, ReadQuery], fetched: FetchResult) -> ReadReply:
+def _read(call: Call[NoBody, ReadQuery], answer: Answer[Fetched]) -> ReadReply:
     """Message by message, as far as the page has room; one always fits."""
-    query, room = call.query, Room(limits.LIST_BYTES_MAX)
+    query, room, fetched = call.query, Room(limits.LIST_BYTES_MAX), answer.control
     messages: list[MessageOut] = []
     holes: list[HoleOut] = []
     next_offset = fetched.next_offset
-    for batch in fetched.batches:
+    for batch, data in zip(fetched.batches, answer.bulk, strict=True):
         end_offset = batch.base_offset + batch.count
         try:
-            found = messages_of(call.topic, call.partition, batch, fetched.time_ms or now_ms())
+            found = messages_of(call.topic, call.partition, batch, data, fetched.time_ms or now_ms())
         except MalformedBatch:
             holes.append(_hole(max(batch.base_offset, query.offset), end_offset, "malformed"))
             continue
@@ -144,9 +146,11 @@ def _fitting(messages: Sequence[Message], room: Room, limit: int) -> _Fitting:
     return _Fitting(messages, None)
 
 
-def messages_of(topic: str, partition: int, fetched: FetchedBatch, read_ms: int) -> list[Message]:
+def messages_of(
+    topic: str, partition: int, fetched: FetchedBatch, data: bytes | memoryview, read_ms: int
+) -> list[Message]:
     """The messages of a fetched batch, in offset order."""
-    batch = decode(fetched.data)
+    batch = decode(data)
     values, keys, headers = batch.values(), batch.keys(), batch.headers()
     positions = batch.positions if batch.positions is not None else range(batch.count)
     flags = message_flags(batch.header.deliver_at_ms, batch.header.expires_at_ms, read_ms)
@@ -190,7 +194,7 @@ def shown(message: Message) -> MessageOut:
     )
 
 
-def _described(known: TopicResult) -> TopicReply:
+def _described(known: wire.TopicDescription) -> TopicReply:
     return TopicReply(
         name=known.name,
         incarnation=known.incarnation,
@@ -205,7 +209,7 @@ def _described(known: TopicResult) -> TopicReply:
                 batches=state.batches,
                 pinned_bytes=state.pinned_bytes,
                 depth={str(priority): count for priority, count in state.depth.items()},
-                holds=[HoldOut(**hold._asdict()) for hold in state.holds] or UNSET,
+                holds=[HoldOut(**structs.asdict(hold)) for hold in state.holds] or UNSET,
             )
             for state in known.partitions
         ],

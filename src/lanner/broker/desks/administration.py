@@ -1,41 +1,55 @@
-"""Topics and groups, dead letters, and what operators ask."""
+"""Topics and groups, dead letters, and what operators ask of one partition."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from lanner import features, limits
-from lanner.broker.desks.calls import (
-    DeadLettersResult,
-    DeadPlace,
-    GroupPartitionResult,
-    GroupResult,
-    Identity,
-    PartitionStateResult,
-    TopicResult,
-)
+from lanner import features, limits, partition
+from lanner.broker.desks.calls import age_ms
 from lanner.broker.desks.checks import check_number
 from lanner.broker.desks.desk import Desk
-from lanner.broker.desks.routes import BrokerRoute, TopicRoute
 from lanner.broker.replicas.replica import Replica
+from lanner.calls import Answer, Identity
+from lanner.calls.merging import chosen_partitions, dead_partitions
 from lanner.cluster import Topic, check_settings, encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import (
     DeadlineExceeded,
     GroupNotFound,
+    LannerError,
     TopicExists,
     TopicNotFound,
     ValidationError,
 )
 from lanner.model import TopicSettings, check_name
-from lanner.partition import (
-    Discard,
+from lanner.net.clock import now_ms as wall_clock_ms
+from lanner.wire.administration import (
+    AlterTopic,
+    CountReply,
+    CreateTopic,
+    DeadLetters,
+    DeleteTopic,
+    DescribeGroup,
+    DescribeTopic,
+    DiscardDead,
     DropGroup,
-    Redrive,
+    GroupDescription,
+    GroupPartition,
+    GroupsReply,
+    HoldState,
+    ListDead,
+    ListGroups,
+    ListTopics,
+    PartitionState,
+    RedriveDead,
     Seek,
+    TopicDescription,
+    TopicNames,
 )
+from lanner.wire.cluster import RaftStatus, RaftStatusReply
+from lanner.wire.messages import BrokerInfo, Empty, Metadata, MetadataReply, PartitionInfo, TopicInfo
 
 _LEADERS_TIMEOUT_MS: Final = 10_000
 
@@ -43,24 +57,66 @@ _LEADERS_TIMEOUT_MS: Final = 10_000
 class Administration(Desk):
     """What operators call."""
 
-    async def create_topic(
-        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
-    ) -> TopicResult:
-        """A new topic as it was made, whether or not others have heard of it, filled it, or deleted it meanwhile."""
-        made = await self.make_topic(identity, name, settings, create_id)
-        states = [
-            PartitionStateResult(number, self._routes.leader_of(set_id), 0, 0, 0, 0, 0, {})
-            for number, set_id in enumerate(made.set_ids)
-        ]
-        return TopicResult(made.name, made.incarnation, made.settings.to_dict(), states)
+    # ------------------------------------------------------------------ the metadata
 
-    async def make_topic(
-        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
-    ) -> Topic:
+    async def metadata(self, call: Metadata) -> Answer[MetadataReply]:
+        """Brokers and topics with their leaders, as far as this broker has heard; missing topics are made if wished."""
+        named = call.topics is not None
+        topics = []
+        for name in sorted(self._engine.cluster.topics) if call.topics is None else call.topics:
+            try:
+                if call.create and named:
+                    await self._ensure(name)
+                topics.append(self._route(name, with_settings=named))
+            except LannerError as error:
+                topics.append(TopicInfo(name, 0, [], error=error.code))
+        brokers = [
+            BrokerInfo(broker.node_id, broker.host, broker.port, broker.name, broker.rack, broker.http)
+            for broker in self._routes.brokers()
+        ]
+        return Answer(MetadataReply(self.cluster_id, brokers, topics, self._engine.cluster.applied_index))
+
+    def _route(self, name: str, *, with_settings: bool) -> TopicInfo:
+        """Settings go only to those who ask by name: ten thousand topics must fit into one frame."""
+        if name not in self._engine.cluster.topics:
+            check_name(name, "topic")
+        found = self._routes.topic(self._topic(name))
+        partitions = [PartitionInfo(part.id, part.leader, list(part.replicas)) for part in found.partitions]
+        return TopicInfo(name, found.incarnation, partitions, dict(found.settings) if with_settings else {})
+
+    async def list_topics(self, call: ListTopics) -> Answer[TopicNames]:
+        return Answer(TopicNames(sorted(self._engine.cluster.topics)))
+
+    async def ensure_topic(self, identity: Identity, name: str) -> None:
+        """Have a topic made as METADATA with `create` does, for a caller who wants to know what stands against it."""
+        self.admit(identity, "publish", [name])
+        await self._ensure(name)
+
+    async def _ensure(self, name: str) -> None:
+        """Make the topic if it is missing and the broker may make topics by itself."""
+        topic = self._engine.cluster.topics.get(name)
+        if topic is not None:
+            if self._node.now_ms() - topic.created_ms < _LEADERS_TIMEOUT_MS:
+                await self._served(name)  # somebody else may be making it just now
+            return
+        check_name(name, "topic")
+        if not self.auto_create:
+            raise TopicNotFound(f"topic {name!r} does not exist, and this broker makes none by itself", topic=name)
+        try:
+            await self._make(name, {})
+        except TopicExists:
+            await self._served(name)
+
+    # ------------------------------------------------------------------ topics
+
+    async def create_topic(self, call: CreateTopic) -> Answer[TopicDescription]:
+        """A new topic as it was made, whether or not others have heard of it, filled it, or deleted it meanwhile."""
+        return Answer(self._as_known(await self._make(call.name, call.settings, call.create_id)))
+
+    async def _make(self, name: str, settings: Mapping[str, Any], create_id: str = "") -> Topic:
         """A new topic, on whichever brokers; done when every partition of it has a leader.
 
         Under its id the create is known when it is asked again, here or at another broker."""
-        self._admit(identity, "administer", name)
         check_settings(settings, self._engine.feature_level)
         given = {"partitions": self._node.settings.default_partitions, **settings}
         created_ms = self._node.now_ms()
@@ -78,16 +134,21 @@ class Administration(Desk):
         await self._served(name)
         return made
 
-    async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
-        await self.change_topic(identity, name, settings)
-        return await self.topic(identity, name)
+    async def alter_topic(self, call: AlterTopic) -> Answer[TopicDescription]:
+        """Change settings. What the partitions hold is known to their leaders: they are asked afterwards."""
+        check_settings(call.settings, self._engine.feature_level)
+        self._topic(call.name).settings.changed(call.settings)
+        await self._change_cluster(encode_alter_topic(call.name, dict(call.settings), self._node.now_ms()))
+        await self._served(call.name)
+        return Answer(self._as_known(self._topic(call.name)))
 
-    async def change_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> None:
-        self._admit(identity, "administer", name)
-        check_settings(settings, self._engine.feature_level)
-        self._topic(name).settings.changed(settings)
-        await self._change_cluster(encode_alter_topic(name, dict(settings), self._node.now_ms()))
-        await self._served(name)
+    def _as_known(self, topic: Topic) -> TopicDescription:
+        """A topic by the metadata alone: nothing is said of what it holds."""
+        states = [
+            PartitionState(number, self._routes.leader_of(set_id), 0, 0, 0, 0, 0)
+            for number, set_id in enumerate(topic.set_ids)
+        ]
+        return TopicDescription(topic.name, topic.incarnation, topic.settings.to_dict(), states)
 
     async def _served(self, name: str) -> None:
         """Wait until every partition of a topic has a leader, or the topic is gone again; NotLeader if that is long."""
@@ -106,51 +167,18 @@ class Administration(Desk):
             if partition is not None:
                 raise self._routes.not_leader(self._topic(name), partition) from None
 
-    async def delete_topic(self, identity: Identity, name: str) -> None:
-        self._admit(identity, "administer", name)
-        self._topic(name)
-        await self._change_cluster(encode_delete_topic(name))
+    async def delete_topic(self, call: DeleteTopic) -> Answer[Empty]:
+        self._topic(call.name)
+        await self._change_cluster(encode_delete_topic(call.name))
+        return Answer(Empty())
 
-    async def ensure_topic(self, identity: Identity, name: str) -> None:
-        """Make the topic if it is missing and the broker may make topics by itself."""
-        self._admit(identity, "publish", name)
-        topic = self._engine.cluster.topics.get(name)
-        if topic is not None:
-            if self._node.now_ms() - topic.created_ms < _LEADERS_TIMEOUT_MS:
-                await self._served(name)  # somebody else may be making it just now
-            return
-        if not self.auto_create:
-            raise TopicNotFound(f"topic {name!r} does not exist, and this broker makes none by itself", topic=name)
-        try:
-            await self.make_topic(identity, name, {})
-        except TopicExists:
-            await self._served(name)
-
-    async def topics(self, identity: Identity) -> list[str]:
-        self._admit(identity, "describe")
-        return sorted(self._engine.cluster.topics)
-
-    async def look_up(self, names: Sequence[str]) -> None:
-        """Nothing to do: this broker tells what it knows."""
-
-    def topic_route(self, identity: Identity, name: str) -> TopicRoute:
-        """Who leads and who holds each partition, as far as this broker has heard."""
-        self._admit(identity, "describe", name)
-        return self._routes.topic(self._topic(name))
-
-    def broker_routes(self, identity: Identity) -> list[BrokerRoute]:
-        """Every broker, and where it is reached."""
-        self._admit(identity, "describe")
-        return self._routes.brokers()
-
-    async def topic(self, identity: Identity, name: str, partitions: Sequence[int] | None = None) -> TopicResult:
-        self._admit(identity, "describe", name)
-        found = self._topic(name)
+    async def describe_topic(self, call: DescribeTopic) -> Answer[TopicDescription]:
+        found = self._topic(call.name)
         states = []
-        for number, replica in self._replicas(found, partitions):
+        for number, replica in self._replicas(found, call.partitions):
             machine = replica.partition
             states.append(
-                PartitionStateResult(
+                PartitionState(
                     number,
                     self.node_id,
                     machine.first_offset,
@@ -158,34 +186,29 @@ class Administration(Desk):
                     machine.stored_bytes,
                     machine.batch_count,
                     machine.pinned_bytes,
-                    machine.lane_depths(),
-                    machine.holds(found.settings),
+                    dict(machine.lane_depths()),
+                    [HoldState(*hold) for hold in machine.holds(found.settings)],
                 )
             )
-        return TopicResult(found.name, found.incarnation, found.settings.to_dict(), states)
+        return Answer(TopicDescription(found.name, found.incarnation, found.settings.to_dict(), states))
 
-    async def groups(self, identity: Identity, topic: str, partitions: Sequence[int] | None = None) -> list[str]:
-        self._admit(identity, "describe", topic)
+    # ------------------------------------------------------------------ groups
+
+    async def list_groups(self, call: ListGroups) -> Answer[GroupsReply]:
         names: set[str] = set()
-        for _, replica in self._replicas(self._topic(topic), partitions):
+        for _, replica in self._replicas(self._topic(call.name), call.partitions):
             names.update(replica.partition.groups())
-        return sorted(names)
+        return Answer(GroupsReply(sorted(names)))
 
-    async def group(
-        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
-    ) -> GroupResult:
-        self._admit(identity, "describe", topic)
-        check_name(group, "group")
-        now_ms = self._node.now_ms()
+    async def describe_group(self, call: DescribeGroup) -> Answer[GroupDescription]:
+        now_ms, wall_ms = self._node.now_ms(), wall_clock_ms()
         kind = ""
         states = []
-        for number, replica in self._replicas(self._topic(topic), partitions):
-            if not replica.partition.has_group(group):
-                continue
-            state = replica.partition.describe_group(group, now_ms)
+        for number, replica in self._replicas_with(self._topic(call.topic), call.group, call.partitions):
+            state = replica.partition.describe_group(call.group, now_ms)
             kind = str(state.kind)
             states.append(
-                GroupPartitionResult(
+                GroupPartition(
                     number,
                     state.offset,
                     state.lag,
@@ -193,13 +216,12 @@ class Administration(Desk):
                     state.leased,
                     state.waiting,
                     state.dead,
-                    state.depth,
+                    dict(state.depth),
                     state.oldest_ms,
+                    age_ms(state.oldest_ms, wall_ms),
                 )
             )
-        if not states:
-            raise GroupNotFound(f"topic {topic!r} has no group {group!r}", topic=topic, group=group)
-        return GroupResult(topic, group, kind, states)
+        return Answer(GroupDescription(call.topic, call.group, kind, states))
 
     def _replicas_with(self, topic: Topic, group: str, partitions: Sequence[int] | None) -> list[tuple[int, Replica]]:
         """The replicas of these partitions that know the group; there must be one."""
@@ -207,131 +229,93 @@ class Administration(Desk):
         replicas = self._replicas(topic, partitions)
         found = [(number, replica) for number, replica in replicas if replica.partition.has_group(group)]
         if not found:
-            raise GroupNotFound(f"topic {topic.name!r} has no group {group!r} there", topic=topic.name, group=group)
+            raise GroupNotFound(f"topic {topic.name!r} has no group {group!r}", topic=topic.name, group=group)
         return found
 
-    async def drop_group(
-        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
-    ) -> None:
-        self._admit(identity, "consume", topic)
-        found = self._topic(topic)
-        for partition, _ in self._replicas_with(found, group, partitions):
-            await self._ask(found, partition, DropGroup(group))
+    async def drop_group(self, call: DropGroup) -> Answer[Empty]:
+        found = self._topic(call.topic)
+        for number, _ in self._replicas_with(found, call.group, call.partitions):
+            await self._ask(found, number, partition.DropGroup(call.group))
+        return Answer(Empty())
 
-    async def seek(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        *,
-        offsets: Mapping[int, int] | None = None,
-        time_ms: int | None = None,
-        to: str | None = None,
-        partitions: Sequence[int] | None = None,
-    ) -> None:
+    async def seek(self, call: Seek) -> Answer[Empty]:
         """Move a group, forward or back; its leases there end."""
-        self._admit(identity, "consume", topic)
-        check_name(group, "group")
-        if sum(choice is not None for choice in (offsets, time_ms, to)) != 1:
+        check_name(call.group, "group")
+        if sum(choice is not None for choice in (call.offsets, call.time_ms, call.to)) != 1:
             raise ValidationError("give exactly one of offsets, time_ms and to", field="seek")
-        if to is not None and to not in ("earliest", "latest"):
-            raise ValidationError(f"to is {to!r}: choose earliest or latest", field="to")
-        found = self._topic(topic)
+        if call.to is not None and call.to not in ("earliest", "latest"):
+            raise ValidationError(f"to is {call.to!r}: choose earliest or latest", field="to")
+        found = self._topic(call.topic)
         moves: list[tuple[int, int | str]] = []
-        if offsets is not None:
-            for partition, offset in offsets.items():
+        if call.offsets is not None:
+            for number, offset in call.offsets.items():
                 check_number("offset", offset, 0, limits.OFFSET_MAX)
-                self._replica(found, partition)
-                moves.append((partition, offset))
+                self._replica(found, number)
+                moves.append((number, offset))
         else:
-            if time_ms is not None:
-                check_number("time_ms", time_ms, 0, limits.TIME_MS_MAX)
-            for partition, replica in self._replicas_with(found, group, partitions):
-                target = replica.partition.offset_at_time(time_ms) if time_ms is not None else to
+            if call.time_ms is not None:
+                check_number("time_ms", call.time_ms, 0, limits.TIME_MS_MAX)
+            for number, replica in self._replicas_with(found, call.group, call.partitions):
+                target = replica.partition.offset_at_time(call.time_ms) if call.time_ms is not None else call.to
                 assert target is not None
-                moves.append((partition, target))
-        await asyncio.gather(*(self._ask(found, partition, Seek(group, target)) for partition, target in moves))
+                moves.append((number, target))
+        asked = (self._ask(found, number, partition.Seek(call.group, target)) for number, target in moves)
+        await asyncio.gather(*asked)
+        return Answer(Empty())
 
-    async def dead_letters(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        partitions: Sequence[int] | None,
-        start_offset: int,
-        limit: int,
-        after: DeadPlace | None = None,
-    ) -> DeadLettersResult:
+    # ------------------------------------------------------------------ dead letters
+
+    async def list_dead(self, call: ListDead) -> Answer[DeadLetters]:
         """What a group gave up on, with the messages themselves; a page of bounded bytes, from `after` on."""
-        self._admit(identity, "consume", topic)
-        check_number("start_offset", start_offset, 0, limits.OFFSET_MAX)
-        check_number("limit", limit, 1, limits.LIST_ITEMS_MAX)
-        replicas = self._replicas_with(self._topic(topic), group, partitions)
-        total = sum(replica.partition.dead_count(group) for _, replica in replicas)
-        letters, following = await self._pages.dead_letters(replicas, group, start_offset, limit, after)
-        return DeadLettersResult(letters, total, following)
+        check_number("start_offset", call.start_offset, 0, limits.OFFSET_MAX)
+        check_number("limit", call.limit, 1, limits.LIST_ITEMS_MAX)
+        replicas = self._replicas_with(self._topic(call.topic), call.group, chosen_partitions(call))
+        total = sum(replica.partition.dead_count(call.group) for _, replica in replicas)
+        page, following = await self._pages.dead_letters(
+            replicas, call.group, call.start_offset, call.limit, call.after
+        )
+        return Answer(DeadLetters([letter for letter, _ in page], total, following), [data for _, data in page])
 
-    async def redrive(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        partitions: Sequence[int] | None,
-        offsets: Sequence[int] | None,
-    ) -> int:
+    async def redrive(self, call: RedriveDead) -> Answer[CountReply]:
         """Put dead letters back into their lanes; how many."""
-        return await self._choose_dead(identity, topic, group, partitions, offsets, Redrive)
+        return await self._choose_dead(call, partition.Redrive(call.group, call.offsets))
 
-    async def discard(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        partitions: Sequence[int] | None,
-        offsets: Sequence[int] | None,
-    ) -> int:
+    async def discard(self, call: DiscardDead) -> Answer[CountReply]:
         """Let go of dead letters for good; how many."""
-        return await self._choose_dead(identity, topic, group, partitions, offsets, Discard)
+        return await self._choose_dead(call, partition.Discard(call.group, call.offsets))
 
     async def _choose_dead(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        partitions: Sequence[int] | None,
-        offsets: Sequence[int] | None,
-        kind: Callable[..., Any],
-    ) -> int:
-        self._admit(identity, "consume", topic)
-        if offsets is not None:
-            if partitions is None or len(partitions) != 1:
-                raise ValidationError("offsets need the partition they belong to", field="partition")
-            check_number("offsets", len(offsets), 1, limits.SETTLE_RANGES_MAX)
+        self, call: RedriveDead | DiscardDead, request: partition.Redrive | partition.Discard
+    ) -> Answer[CountReply]:
+        partitions = dead_partitions(call)
+        if call.offsets is not None:
+            check_number("offsets", len(call.offsets), 1, limits.SETTLE_RANGES_MAX)
         total = 0
-        found = self._topic(topic)
-        for partition, _ in self._replicas_with(found, group, partitions):
+        found = self._topic(call.topic)
+        for number, _ in self._replicas_with(found, call.group, partitions):
             while True:  # a decision takes a bounded number of them
-                count = await self._ask(found, partition, kind(group, offsets))
+                count = await self._ask(found, number, request)
                 total += count
-                if offsets is not None or not count:
+                if call.offsets is not None or not count:
                     break
-        return total
+        return Answer(CountReply(total))
 
-    async def raft_status(self, identity: Identity, topic: str, partition: int, node_id: str = "") -> dict[str, object]:
+    # ------------------------------------------------------------------ one log
+
+    async def raft_status(self, call: RaftStatus) -> Answer[RaftStatusReply]:
         """How the log of a partition stands: of the leader's replica, or of the one on the broker that is named."""
-        self._admit(identity, "describe", topic)
-        found = self._topic(topic)
-        self._check_partition(found, partition)
-        replica = self._engine.replicas.get(found.set_ids[partition])
-        if replica is None or (node_id != self.node_id and not replica.leads):
-            raise self._routes.not_leader(found, partition)
-        route = self._routes.topic(found).partitions[partition]
-        names = [self._routes.name_of(holder) for holder in route.replicas]
-        return {
+        found = self._topic(call.topic)
+        self._check_partition(found, call.partition)
+        replica = self._engine.replicas.get(found.set_ids[call.partition])
+        if replica is None or (call.node_id != self.node_id and not replica.leads):
+            raise self._routes.not_leader(found, call.partition)
+        route = self._routes.topic(found).partitions[call.partition]
+        status = {
             **replica.node.status(),
             "broker": self._routes.name_of(self.node_id),
             "leader_broker": self._routes.name_of(route.leader) if route.leader else "",
-            "replicas": names,
+            "replicas": [self._routes.name_of(holder) for holder in route.replicas],
             "staged_bytes": replica.partition.staged_bytes,
             "prepared_bytes": replica.partition.prepared_bytes,
         }
+        return Answer(RaftStatusReply(status))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lanner import limits
-from lanner.broker.desks.calls import SettleItem
 from lanner.errors import ValidationError
 from lanner.model import LANES
+from lanner.wire.messages import Poll, SettleItem
 
 
 def check_number(what: str, value: object, low: int, high: int) -> None:
@@ -13,26 +13,17 @@ def check_number(what: str, value: object, low: int, high: int) -> None:
         raise ValidationError(f"{what} is {value!r}: it must be a whole number from {low} to {high}", field=what)
 
 
-def check_poll(
-    member: str,
-    sequence: int,
-    max_messages: int,
-    max_bytes: int,
-    wait_ms: int,
-    lease_ms: int,
-    start: str,
-    min_priority: int = 0,
-) -> None:
-    if not 1 <= len(member) <= limits.MEMBER_LENGTH_MAX:
+def check_poll(call: Poll) -> None:
+    if not 1 <= len(call.member) <= limits.MEMBER_LENGTH_MAX:
         raise ValidationError(f"member must have 1 to {limits.MEMBER_LENGTH_MAX} characters", field="member")
-    check_number("sequence", sequence, -1, limits.OFFSET_MAX // 16)
-    check_number("max_messages", max_messages, 1, limits.POLL_MESSAGES_MAX)
-    check_number("max_bytes", max_bytes, 1, limits.POLL_BYTES_MAX)
-    check_number("wait_ms", wait_ms, 0, limits.POLL_WAIT_MS_MAX)
-    if lease_ms != -1:
-        check_number("lease_ms", lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
-    check_number("min_priority", min_priority, 0, LANES - 1)
-    check_start(start)
+    check_number("sequence", call.sequence, -1, limits.OFFSET_MAX // 16)
+    check_number("max_messages", call.max_messages, 1, limits.POLL_MESSAGES_MAX)
+    check_number("max_bytes", call.max_bytes, 1, limits.POLL_BYTES_MAX)
+    check_number("wait_ms", call.wait_ms, 0, limits.POLL_WAIT_MS_MAX)
+    if call.lease_ms != -1:
+        check_number("lease_ms", call.lease_ms, limits.LEASE_MS_MIN, limits.LEASE_MS_MAX)
+    check_number("min_priority", call.min_priority, 0, LANES - 1)
+    check_start(call.start)
 
 
 def check_start(start: str) -> None:

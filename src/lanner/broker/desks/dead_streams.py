@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from lanner import batch, features, limits
-from lanner.broker.desks.calls import Identity
 from lanner.broker.desks.checks import check_number
 from lanner.broker.desks.desk import Desk
 from lanner.broker.replicas.replica import Replica
+from lanner.calls import Answer
 from lanner.cluster import Topic
 from lanner.errors import GroupKindConflict, GroupNotFound, LannerError, NotSupported, StaleIncarnation
 from lanner.model import GroupKind, check_name
@@ -28,19 +28,11 @@ _RUN_BYTES: Final = 64
 assert _TOLD_BYTES_MAX + limits.LIST_BYTES_MAX + limits.BATCH_BYTES_MAX < limits.FRAME_BYTES_MAX
 
 
-class DeadPage(NamedTuple):
-    """One page as it travels."""
-
-    control: dead.FetchedDead
-    bulk: Sequence[bytes]
-
-
 class DeadStreams(Desk):
     """What readers of dead letters call."""
 
-    async def fetch_dead(self, identity: Identity, asked: dead.FetchDead) -> DeadPage:
+    async def fetch_dead(self, asked: dead.FetchDead) -> Answer[dead.FetchedDead]:
         """What died in a group on a partition, from a number on. A group that is not there has an empty stream."""
-        self._admit(identity, "consume", asked.topic)
         topic = self._topic(asked.topic, asked.incarnation)
         check_name(asked.group, "group")
         check_number("max_letters", asked.max_letters, 0, limits.POLL_MESSAGES_MAX)
@@ -54,7 +46,7 @@ class DeadStreams(Desk):
         stretch = await self._dead_stretch(topic, asked)
         batches, bulk, next_number = await self._cut_out(topic, asked, stretch)
         holes = [hole for hole in stretch.holes if hole[0] < next_number]
-        return DeadPage(
+        return Answer(
             dead.FetchedDead(
                 stretch.first_number,
                 stretch.end_number,

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from lanner.broker.desks.calls import Identity
 from lanner.broker.desks.leases import LeaseReader
 from lanner.broker.desks.pages import Pages
 from lanner.broker.desks.polling import Polling
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.desks.routes import Routes
-from lanner.broker.desks.unpacking import Unpacking
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.tries import Figures
+from lanner.calls import Action, Answer, Bulk, Identity, row_of
 from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import (
     DeadlineExceeded,
@@ -32,12 +31,15 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import check_name
+from lanner.wire.messages import AnswerT, Call
 
 _NO_LEADER_RETRY_MS: Final = 1_000
 
 
 class Desk:
     """One check for every call, and the look-ups that all calls share."""
+
+    handlers: Mapping[type[Call[Any]], Callable[..., Awaitable[Answer[Any]]]]  # by call; each takes what its row says
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -52,12 +54,12 @@ class Desk:
         self._questions = Questions(node)
         self._polling = Polling(node, self._router, self._questions)
         self._leases = LeaseReader(node)
-        self._unpacking = Unpacking(self, node)
         self._pages = Pages(node)
         self._routes = Routes(node)
         self.fetched_bytes = {"leader": 0, "follower": 0}  # handed to readers of streams, by what this broker was
         self.auto_create = node.settings.auto_create_topics
         self.node_id = node.node_id
+        self.own = Identity(node.node_id, "broker")  # who works here for several callers, or for none
         self.addresses = self._routes.addresses
 
     @property
@@ -121,20 +123,39 @@ class Desk:
         self._draining = True
         self._questions.wake_all()
 
-    def admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
-        """For the forwarder: the one check."""
-        self._admit(identity, action, topic)
+    # ------------------------------------------------------------------ calls
 
-    def _admit(self, identity: Identity, action: str, topic: str | None = None) -> None:
+    async def handle(self, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        """Serve a call on this broker, for somebody who was checked."""
+        handler = self.handlers[type(call)]
+        return await (handler(call, bulk) if bulk else handler(call))
+
+    async def serve(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        """Check who asks, and serve the call on this broker alone."""
+        self.check(identity, call)
+        return await self.handle(call, bulk)
+
+    def check(self, identity: Identity, call: Call[Any]) -> None:
+        """Whether the caller may make this call, as its row says."""
+        row = row_of(call)
+        self.admit(identity, row.action_of(call), row.topics(call), while_draining=row.while_draining)
+
+    def admit(
+        self, identity: Identity, action: Action, topics: Iterable[str] = (), *, while_draining: bool = False
+    ) -> None:
         """Who may do what, and what may be named. Access rules hang here; for now everybody may do everything."""
         if not identity.name:
             raise ValidationError("the call names nobody", field="identity")
         if not self._serving:
             self.check_serving()
-        if topic is not None and topic not in self._engine.cluster.topics:
-            check_name(topic, "topic")
-        if self._draining and action != "settle":
-            raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")
+        known = self._engine.cluster.topics
+        for topic in topics:
+            if topic not in known:
+                check_name(topic, "topic")
+        if self._draining and not while_draining:
+            raise ServiceUnavailable(
+                "the broker is draining; try another one, or again after its restart", refused=True
+            )
         if self._node.failed.done():
             raise ServiceUnavailable(f"the broker has stopped: {self._node.failed.result().message}")
 
@@ -142,7 +163,9 @@ class Desk:
         """Before this broker has its place in a cluster there is nothing to look anything up in."""
         if not self._serving:
             if not self._node.serving:
-                raise ServiceUnavailable("the broker is starting; try another one, or again soon", retry_after_ms=1_000)
+                raise ServiceUnavailable(
+                    "the broker is starting; try another one, or again soon", retry_after_ms=1_000, refused=True
+                )
             self._serving = True  # from then on always
 
     def _topic(self, name: str, incarnation: int = 0) -> Topic:

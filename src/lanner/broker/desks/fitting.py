@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from lanner import limits
-from lanner.calls.merging import Room as Room
 from lanner.partition import Lease, Release
 
 FRAME_ROOM_BYTES: Final = limits.FRAME_BYTES_MAX - limits.CONTROL_BYTES_MAX  # for the batches of one reply

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from lanner import batch, limits
 from lanner.broker.desks.calls import LeasedBatch, Range
 from lanner.broker.desks.delivery import DecodedBatches
-from lanner.broker.desks.fitting import Room
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
+from lanner.calls.merging import Room
 from lanner.errors import MalformedBatch
 from lanner.partition import BatchRef, Lease, PollAnswer, batch_start
 

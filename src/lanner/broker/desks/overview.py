@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lanner import features
-from lanner.broker.desks.calls import (
-    BrokerResult,
-    ClusterResult,
-    Identity,
-    PartitionResult,
-    PlanResult,
-    ReplicasReport,
-    ScrubResult,
-)
 from lanner.broker.desks.desk import Desk
 from lanner.broker.scrubbing import Pass
+from lanner.calls import Answer
 from lanner.cluster import (
     METADATA_SET,
     Broker,
-    BrokerState,
+    PartitionRow,
     Plan,
     PlanState,
+    Progress,
     encode_cancel_plan,
     encode_drain_broker,
     encode_move_replica,
@@ -32,7 +25,18 @@ from lanner.cluster import (
     encode_transfer_leader,
     encode_undrain_broker,
 )
-from lanner.errors import ConflictError, NotFoundError, ValidationError
+from lanner.errors import ConflictError, ValidationError
+from lanner.wire import cluster as wire
+from lanner.wire.cluster import (
+    ChangeCluster,
+    ClusterChanged,
+    ClusterDescription,
+    DescribeCluster,
+    DescribePartitions,
+    PartitionsDescription,
+    Scrub,
+    ScrubProgress,
+)
 
 _PLANS_SHOWN_MAX: Final = 100
 
@@ -40,78 +44,69 @@ _PLANS_SHOWN_MAX: Final = 100
 class Overview(Desk):
     """What operators ask about the whole, and what they wish for it."""
 
-    @property
-    def metadata_index(self) -> int:
-        """How far this broker has applied the metadata."""
-        return self._engine.cluster.applied_index
-
-    async def applied_index(self) -> int:
-        return self.metadata_index
-
-    def broker_called(self, name: str) -> Broker:
-        """The broker of that name or node id. A name that came back on a new disk means the one that is there now."""
-        brokers = self._engine.cluster.brokers
-        found = brokers.get(name)
-        if found is None:
-            named = [broker for broker in brokers.values() if broker.name == name]
-            found = next((broker for broker in named if not broker.lost), None)
-        if found is None or found.state is BrokerState.REMOVED:
-            known = ", ".join(sorted(row.name for row in brokers.values() if row.state is not BrokerState.REMOVED))
-            raise NotFoundError(f"there is no broker {name!r}; there are {known}", broker=name)
-        return found
-
-    async def describe_cluster(self, identity: Identity) -> ClusterResult:
-        self._admit(identity, "describe")
+    async def describe_cluster(self, call: DescribeCluster) -> Answer[ClusterDescription]:
+        """The cluster as this broker has it; how far scrubs are is told of its own."""
         cluster = self._engine.cluster
         row = cluster.describe_cluster()
         brokers = [
-            BrokerResult(
-                *found,
-                alive=self._node.peers.is_alive(found.node_id),
-                scrub=await self.scrub(identity, False) if found.node_id == self.node_id else None,
+            wire.BrokerState(
+                found.name,
+                found.node_id,
+                found.rack,
+                found.state,
+                dict(found.addresses),
+                found.replicas,
+                found.leads,
+                found.should_lead,
+                found.metadata,
+                self._node.peers.is_alive(found.node_id),
+                _progress(found.drain),
+                self._scrub_progress() if found.node_id == self.node_id else None,
             )
             for found in cluster.describe_brokers(self._leaders())
         ]
-        return ClusterResult(
-            row.cluster_id or self.cluster_id,
-            self._routes.leader_of(METADATA_SET),
-            row.feature_level,
-            row.topics,
-            row.partitions,
-            row.replicas,
-            row.replicas_missing,
-            brokers,
-            cluster.describe_plans()[:_PLANS_SHOWN_MAX],
-            self._node.time_ahead_ms,
-            row.feature_level_possible,
-            row.behind,
+        return Answer(
+            ClusterDescription(
+                row.cluster_id or self.cluster_id,
+                self._routes.leader_of(METADATA_SET),
+                row.feature_level,
+                row.topics,
+                row.partitions,
+                row.replicas,
+                row.replicas_missing,
+                brokers,
+                [wire.PlanProgress(*plan) for plan in cluster.describe_plans()[:_PLANS_SHOWN_MAX]],
+                self._node.time_ahead_ms,
+                row.feature_level_possible,
+                list(row.behind),
+            )
         )
 
-    async def describe_partitions(self, identity: Identity, topic: str | None = None) -> list[PartitionResult]:
+    async def describe_partitions(self, call: DescribePartitions) -> Answer[PartitionsDescription]:
         """Where every replica is; how far those lag whose leader is this broker, and which of its own do not run."""
-        return self.partitions_seen(identity, topic, await self.replicas_report(identity, topic))
-
-    def partitions_seen(self, identity: Identity, topic: str | None, told: ReplicasReport) -> list[PartitionResult]:
-        self._admit(identity, "describe", topic)
-        if topic is not None:
-            self._topic(topic)
-        rows = self._engine.cluster.describe_partitions(topic, self._leaders(), told.lags)
-        return [_with_stopped(row, told) for row in rows] if told.stopped else rows
-
-    async def replicas_report(self, identity: Identity, topic: str | None) -> ReplicasReport:
-        """What this broker alone knows: who is behind of what it leads, and which of its own replicas do not run."""
+        if call.topic is not None:
+            self._topic(call.topic)
         steward = self._node.steward
-        stopped = {(set_id, self.node_id): why for set_id, why in self._node.outages.by_set().items()}
-        return ReplicasReport({} if steward is None else steward.lags(), stopped)
+        lags = {} if steward is None else steward.lags()
+        stopped = self._node.outages.by_set()
+        rows = self._engine.cluster.describe_partitions(call.topic, self._leaders(), lags)
+        return Answer(PartitionsDescription([self._shown_partition(row, stopped) for row in rows]))
 
-    async def scrub(self, identity: Identity, start: bool) -> ScrubResult:
+    def _shown_partition(self, row: PartitionRow, stopped: Mapping[int, str]) -> wire.PartitionReplicas:
+        here = stopped.get(row.set_id, "")
+        replicas = [wire.ReplicaState(*one[:8], here if one.node_id == self.node_id else "") for one in row.replicas]
+        return wire.PartitionReplicas(*row[:5], replicas)
+
+    async def scrub(self, call: Scrub) -> Answer[ScrubProgress]:
         """How far this broker is with reading what lies on its disk; begin a pass first, if wished."""
-        self._admit(identity, "administer" if start else "describe")
+        if call.start:
+            self._node.scrubbing.begin()
+        return Answer(self._scrub_progress())
+
+    def _scrub_progress(self) -> ScrubProgress:
         scrubbing = self._node.scrubbing
-        if start:
-            scrubbing.begin()
         found = scrubbing.present or scrubbing.latest or Pass()
-        return ScrubResult(
+        return ScrubProgress(
             scrubbing.present is not None,
             scrubbing.passes,
             found.entries,
@@ -127,41 +122,29 @@ class Overview(Desk):
 
     # ------------------------------------------------------------------ wishes
 
-    async def change_cluster(
-        self,
-        identity: Identity,
-        action: str,
-        *,
-        broker: str = "",
-        target: str = "",
-        topic: str = "",
-        partition: int | None = None,
-        plan_id: int = 0,
-    ) -> PlanResult | None:
+    async def change_cluster(self, call: ChangeCluster) -> Answer[ClusterChanged]:
         """Carry out a wish, or begin to; the plan that it came to, if it takes one."""
-        self._admit(identity, "administer", topic or None)
-        if action == "upgrade":
+        if call.action == "upgrade":
             await self._upgrade()
-            return None
+            return Answer(ClusterChanged())
         now_ms = self._node.now_ms()
         commands: dict[str, Callable[[], bytes]] = {
-            "drain": lambda: encode_drain_broker(self._named("broker", broker), now_ms),
-            "undrain": lambda: encode_undrain_broker(self._named("broker", broker)),
-            "remove": lambda: encode_remove_broker(self._named("broker", broker), now_ms),
+            "drain": lambda: encode_drain_broker(self._named("broker", call.broker), now_ms),
+            "undrain": lambda: encode_undrain_broker(self._named("broker", call.broker)),
+            "remove": lambda: encode_remove_broker(self._named("broker", call.broker), now_ms),
             "rebalance": lambda: encode_rebalance(now_ms),
             "move": lambda: encode_move_replica(
-                self._set_of(topic, partition), self._named("broker", broker), self._named("target", target), now_ms
+                self._set_of(call), self._named("broker", call.broker), self._named("target", call.target), now_ms
             ),
-            "transfer": lambda: encode_transfer_leader(self._set_of(topic, partition), self._named("target", target)),
-            "cancel": lambda: encode_cancel_plan(plan_id),
+            "transfer": lambda: encode_transfer_leader(self._set_of(call), self._named("target", call.target)),
+            "cancel": lambda: encode_cancel_plan(call.plan_id),
         }
-        encode = commands.get(action)
+        encode = commands.get(call.action)
         if encode is None:
             raise ValidationError(
-                f"{action!r} is not known; there are {', '.join((*commands, 'upgrade'))}", field="action"
+                f"{call.action!r} is not known; there are {', '.join((*commands, 'upgrade'))}", field="action"
             )
-        result = await self._change_cluster(encode())
-        return self._plan_of(result)
+        return Answer(ClusterChanged(_progress(self._plan_of(await self._change_cluster(encode())))))
 
     async def _upgrade(self) -> None:
         """Raise the feature level to what this release brings; nothing happens when it is there already."""
@@ -172,7 +155,7 @@ class Overview(Desk):
                 if self._engine.feature_level < features.HIGHEST:  # nobody else has raised it meanwhile
                     raise
 
-    def _plan_of(self, result: Any) -> PlanResult | None:
+    def _plan_of(self, result: Any) -> Progress | None:
         cluster = self._engine.cluster
         if isinstance(result, Plan):
             return cluster.progress(result.plan_id)
@@ -184,20 +167,15 @@ class Overview(Desk):
     def _named(self, field: str, name: str) -> str:
         if not name:
             raise ValidationError(f"name a {field}", field=field)
-        return self.broker_called(name).node_id
+        return self._routes.broker_called(name).node_id
 
-    def _set_of(self, topic: str, partition: int | None) -> int:
-        if not topic or partition is None:
-            raise ValidationError("name the topic and the partition", field="partition" if topic else "topic")
-        found = self._topic(topic)
-        self._check_partition(found, partition)
-        return found.set_ids[partition]
+    def _set_of(self, call: ChangeCluster) -> int:
+        if not call.topic or call.partition is None:
+            raise ValidationError("name the topic and the partition", field="partition" if call.topic else "topic")
+        found = self._topic(call.topic)
+        self._check_partition(found, call.partition)
+        return found.set_ids[call.partition]
 
 
-def _with_stopped(row: PartitionResult, told: ReplicasReport) -> PartitionResult:
-    """The same, with the reasons of those replicas that do not run."""
-    return row._replace(
-        replicas=tuple(
-            replica._replace(stopped=told.stopped.get((row.set_id, replica.node_id), "")) for replica in row.replicas
-        )
-    )
+def _progress(plan: Progress | None) -> wire.PlanProgress | None:
+    return None if plan is None else wire.PlanProgress(*plan)

@@ -14,19 +14,22 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import DeadLetterResult, DeadPlace, LeasedBatch, Range
+from lanner.broker.desks.calls import LeasedBatch, Range
 from lanner.broker.desks.delivery import messages_of
-from lanner.broker.desks.fitting import Room
 from lanner.broker.node import Node
 from lanner.broker.replicas.replica import Replica
+from lanner.calls.merging import Room
 from lanner.errors import LannerError, MalformedBatch
 from lanner.model import LANES, Looked, LookPlace, Message
 from lanner.partition import BatchRef, DeadEntry, batch_start
+from lanner.wire.administration import DeadLetter
 
 _CHUNK_BYTES: Final = limits.MIB  # of stored batches that are read together
 _LETTER_BYTES: Final = 200  # of a dead letter besides its message: reason, times, numbers
 
 Replicas = Sequence[tuple[int, Replica]]
+Letter = tuple[DeadLetter, bytes]  # and its message as an extract, empty when it cannot be read
+DeadPlace = tuple[int, int]  # partition, offset
 
 
 class _Stop(NamedTuple):
@@ -76,10 +79,10 @@ class Pages:
 
     async def dead_letters(
         self, replicas: Replicas, group: str, start_offset: int, limit: int, after: DeadPlace | None
-    ) -> tuple[list[DeadLetterResult], DeadPlace | None]:
+    ) -> tuple[list[Letter], DeadPlace | None]:
         """By partition and offset, with the messages themselves; and where the next page begins."""
         room = Room(limits.LIST_BYTES_MAX)
-        letters: list[DeadLetterResult] = []
+        letters: list[Letter] = []
         read_bytes = 0
         for number, replica in sorted(replicas, key=lambda one: one[0]):
             if after is not None and number < after[0]:
@@ -95,7 +98,7 @@ class Pages:
 
                 def extracts(
                     chunk: Sequence[DeadEntry] = chunk[:wanted], payload: bytes | None = payload, number: int = number
-                ) -> list[DeadLetterResult]:
+                ) -> list[Letter]:
                     return _letters(number, chunk, payload, room)
 
                 made = await self._node.in_reader(extracts)
@@ -170,7 +173,7 @@ def _shown(
     return messages, None
 
 
-def _letters(partition: int, entries: Sequence[DeadEntry], payload: bytes | None, room: Room) -> list[DeadLetterResult]:
+def _letters(partition: int, entries: Sequence[DeadEntry], payload: bytes | None, room: Room) -> list[Letter]:
     """The dead letters of one batch, each with its message as an extract; fewer when the page is full."""
     decoded: batch.Batch | None = None
     if payload is not None:
@@ -178,7 +181,7 @@ def _letters(partition: int, entries: Sequence[DeadEntry], payload: bytes | None
             decoded = batch.decode(memoryview(payload)[batch_start(payload) :])
         except MalformedBatch:
             decoded = None  # it is listed without its message
-    letters: list[DeadLetterResult] = []
+    letters: list[Letter] = []
     for entry in entries:
         data = b""
         if decoded is not None:
@@ -191,16 +194,6 @@ def _letters(partition: int, entries: Sequence[DeadEntry], payload: bytes | None
         if not room.has(size) and not room.is_empty:
             break
         room.take(size)
-        letters.append(
-            DeadLetterResult(
-                partition,
-                entry.offset,
-                entry.lane,
-                entry.attempts,
-                entry.reason,
-                entry.died_ms,
-                entry.ref.append_ms,
-                data,
-            )
-        )
+        told = (entry.offset, entry.lane, entry.attempts, entry.reason, entry.died_ms, entry.ref.append_ms)
+        letters.append((DeadLetter(partition, *told, len(data)), data))
     return letters

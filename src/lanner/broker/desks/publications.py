@@ -1,17 +1,15 @@
-"""Publishing: batches as they are, or messages given one by one."""
+"""Publishing: batches as they are."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from typing import Any, Final
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import Identity, NewMessage, PublishResult, Stored
 from lanner.broker.desks.desk import Desk
-from lanner.broker.desks.publishing import group_messages
 from lanner.broker.replicas.replica import Replica
+from lanner.calls import Answer, Bulk, Identity
 from lanner.cluster import Topic, encode_allocate_producers
 from lanner.errors import (
     LannerError,
@@ -23,7 +21,8 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import FullPolicy, TopicSettings
-from lanner.partition import encode_append
+from lanner.partition import Appended, encode_append
+from lanner.wire.messages import OpenProducer, ProducerOpened, Publish, Published
 
 _OVERLOADED_RETRY_MS: Final = 100
 _FULL_RETRY_MS: Final = 1_000
@@ -33,16 +32,23 @@ _BLOCK_SECONDS: Final = 600.0  # so long a block of producer ids is handed out
 class Publications(Desk):
     """What producers call."""
 
-    def publish(
-        self, identity: Identity, topic: str, partition: int, data: bytes | memoryview, incarnation: int = 0
-    ) -> asyncio.Future[PublishResult]:
-        """Append one encoded batch. What is wrong with it is raised at once; the future tells its fate."""
-        self._admit(identity, "publish", topic)
-        found = self._topic(topic, incarnation)
-        replica = self._replica(found, partition)
+    def publish(self, identity: Identity, call: Publish, data: bytes | memoryview) -> asyncio.Future[Appended]:
+        """Check who publishes, and append one encoded batch, without a task. What is wrong is raised at once; the
+        future tells its fate."""
+        self.check(identity, call)
+        return self._publish(call, data)
+
+    async def append(self, call: Publish, bulk: Bulk = ()) -> Answer[Published]:
+        """The same for somebody who was checked, and waits."""
+        base_offset, count, append_ms, duplicate = await self._publish(call, whole(bulk))
+        return Answer(Published(base_offset, append_ms, count, duplicate))
+
+    def _publish(self, call: Publish, data: bytes | memoryview) -> asyncio.Future[Appended]:
+        found = self._topic(call.topic, call.incarnation)
+        replica = self._replica(found, call.partition)
         header = batch.verify(data)
         self._check_publish(found.settings, replica, header)
-        future = self._append(found, partition, replica, encode_append(self._node.now_ms(), data), header)
+        future = self._append(found, call.partition, replica, encode_append(self._node.now_ms(), data), header)
         if found.settings.max_bytes:
             self._on_the_way[replica.set_id] += header.length
             future.add_done_callback(lambda _: self._arrived(replica.set_id, header.length))
@@ -117,24 +123,8 @@ class Publications(Desk):
         ):
             raise Overloaded(retry_after_ms=_OVERLOADED_RETRY_MS)
 
-    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Publish messages one by one given, as few batches; where each went, in the order given."""
-        self._admit(identity, "publish", topic)
-        found = self._topic(topic)
-        groups = group_messages(messages, len(found.set_ids), found.settings, self._router)
-        futures = [self.publish(identity, topic, group.partition, group.encode()) for group in groups]
-        stored: list[Stored | None] = [None] * len(messages)
-        for group, outcome in zip(groups, await asyncio.gather(*futures, return_exceptions=True), strict=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-            for place, position in enumerate(group.places):
-                offset = outcome.base_offset + place
-                stored[position] = Stored(group.partition, offset, outcome.append_ms, outcome.duplicate)
-        return [place for place in stored if place is not None]
-
-    async def open_producer(self, identity: Identity) -> tuple[int, int]:
+    async def open_producer(self, call: OpenProducer) -> Answer[ProducerOpened]:
         """A producer id that nobody had before. Ids come from the cluster in blocks."""
-        self._admit(identity, "publish")
         if self._loop.time() > self._producer_ids_until:
             self._producer_ids = iter(())  # ids rise with time: a partition refuses those that are old and unknown
         producer_id = next(iter(self._producer_ids), None)
@@ -143,4 +133,9 @@ class Publications(Desk):
             self._producer_ids = itertools.chain(self._producer_ids, range(first, first + limits.PRODUCER_ID_BLOCK))
             self._producer_ids_until = self._loop.time() + _BLOCK_SECONDS
             producer_id = next(iter(self._producer_ids), None)
-        return producer_id, 0
+        return Answer(ProducerOpened(producer_id))
+
+
+def whole(bulk: Bulk) -> bytes | memoryview:
+    """The one batch that a call brought."""
+    return bulk[0] if len(bulk) == 1 else b"".join(bulk)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lanner.broker.node import Node
-from lanner.cluster import BrokerState, Topic
-from lanner.errors import NotLeader
+from lanner.cluster import Broker, BrokerState, Topic
+from lanner.errors import NotFoundError, NotLeader
 
 NO_LEADER_RETRY_MS: Final = 200
 
@@ -69,6 +69,18 @@ class Routes:
         """A broker's name, for people; its id where it has none."""
         broker = self._engine.cluster.brokers.get(node_id)
         return node_id if broker is None else broker.name or node_id
+
+    def broker_called(self, name: str) -> Broker:
+        """The broker of that name or node id. A name that came back on a new disk means the one that is there now."""
+        brokers = self._engine.cluster.brokers
+        found = brokers.get(name)
+        if found is None:
+            named = [broker for broker in brokers.values() if broker.name == name]
+            found = next((broker for broker in named if not broker.lost), None)
+        if found is None or found.state is BrokerState.REMOVED:
+            known = ", ".join(sorted(row.name for row in brokers.values() if row.state is not BrokerState.REMOVED))
+            raise NotFoundError(f"there is no broker {name!r}; there are {known}", broker=name)
+        return found
 
     def not_leader(self, topic: Topic, partition: int, what: str = "") -> NotLeader:
         """The error that sends a caller on to the right broker."""

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from lanner import batch, features
-from lanner.broker.desks.calls import Identity
-from lanner.broker.desks.publications import Publications
+from lanner.broker.desks.publications import Publications, whole
+from lanner.calls import Answer, Bulk, Identity
 from lanner.cluster import (
     Begun,
     Claimed,
@@ -50,8 +50,7 @@ ItemT = TypeVar("ItemT", staging.Manifest, staging.Discard)
 class Staging(Publications):
     """What writers and committers of transactions call."""
 
-    def _admit_stages(self, identity: Identity, action: str, topic: str | None = None) -> None:
-        self._admit(identity, action, topic)
+    def _check_stages(self) -> None:
         if not self._engine.cluster.knows_stages:
             raise NotSupported(
                 f"staged publish needs feature level {features.STAGES}, and the cluster is at "
@@ -61,8 +60,18 @@ class Staging(Publications):
     # ------------------------------------------------------------------ at the leaders of partitions
 
     def stage(self, identity: Identity, asked: staging.Stage, data: bytes | memoryview) -> asyncio.Future[Staged]:
-        """Keep one encoded batch until its outcome. What is wrong is raised at once; the future tells its fate."""
-        self._admit_stages(identity, "publish", asked.topic)
+        """Check who stages, and keep one encoded batch until its outcome, without a task. What is wrong is raised at
+        once; the future tells its fate."""
+        self.check(identity, asked)
+        return self._stage(asked, data)
+
+    async def keep(self, asked: staging.Stage, bulk: Bulk = ()) -> Answer[staging.Staged]:
+        """The same for somebody who was checked, and waits."""
+        number, _, duplicate = await self._stage(asked, whole(bulk))
+        return Answer(staging.Staged(number, duplicate))
+
+    def _stage(self, asked: staging.Stage, data: bytes | memoryview) -> asyncio.Future[Staged]:
+        self._check_stages()
         found = self._topic(asked.topic, asked.incarnation)
         replica = self._replica(found, asked.partition)
         header = batch.verify(data)
@@ -75,18 +84,17 @@ class Staging(Publications):
         replica.partition.check_stage(note, header.length, found.settings, self._engine.feature_level)
         return self._append(found, asked.partition, replica, encode_stage(self._node.now_ms(), note, data), header)
 
-    async def prepare(self, identity: Identity, asked: staging.Prepare) -> PartitionOutcomes:
+    async def prepare(self, asked: staging.Prepare) -> Answer[PartitionOutcomes]:
         """Have every partition named promise to publish. One that cannot refuses the try."""
-        self._admit_stages(identity, "publish")
+        self._check_stages()
         if asked.token > self._engine.cluster.applied_index:
             try:
                 await self._node.until(lambda: self._engine.cluster.applied_index >= asked.token, _HEARD_MS)
             except DeadlineExceeded:
                 raise ServiceUnavailable(f"this broker has not heard of try {asked.token} yet; ask again") from None
-        return await self._each(asked.manifests, lambda one: self._prepare(identity, asked.token, one))
+        return await self._each(asked.manifests, lambda one: self._prepare(asked.token, one))
 
-    async def _prepare(self, identity: Identity, token: int, manifest: staging.Manifest) -> None:
-        self._admit(identity, "publish", manifest.topic)
+    async def _prepare(self, token: int, manifest: staging.Manifest) -> None:
         topic = self._topic(manifest.topic, manifest.incarnation)
         replica = self._replica(topic, manifest.partition)
         answered: asyncio.Future[object] = self._loop.create_future()
@@ -103,18 +111,19 @@ class Staging(Publications):
         if isinstance(answer, LannerError):
             raise answer
 
-    async def discard_stages(self, identity: Identity, asked: staging.DiscardStages) -> PartitionOutcomes:
+    async def discard_stages(self, asked: staging.DiscardStages) -> Answer[PartitionOutcomes]:
         """Let go of attempts that nobody will commit."""
-        self._admit_stages(identity, "publish")
-        return await self._each(asked.items, lambda one: self._discard(identity, one))
+        self._check_stages()
+        return await self._each(asked.items, self._discard_one)
 
-    async def _discard(self, identity: Identity, item: staging.Discard) -> None:
-        self._admit(identity, "publish", item.topic)
+    async def _discard_one(self, item: staging.Discard) -> None:
         topic = self._topic(item.topic, item.incarnation)
         while await self._ask(topic, item.partition, DropStages(item.attempts)):
             pass
 
-    async def _each(self, items: Sequence[ItemT], call: Callable[[ItemT], Awaitable[None]]) -> PartitionOutcomes:
+    async def _each(
+        self, items: Sequence[ItemT], call: Callable[[ItemT], Awaitable[None]]
+    ) -> Answer[PartitionOutcomes]:
         """What came of each item by itself."""
 
         async def outcome(item: ItemT) -> PartitionOutcome:
@@ -125,15 +134,13 @@ class Staging(Publications):
                 return PartitionOutcome(item.topic, item.partition, error.code, error.message, list(missing))
             return PartitionOutcome(item.topic, item.partition)
 
-        return PartitionOutcomes(list(await asyncio.gather(*map(outcome, items))))
+        return Answer(PartitionOutcomes(list(await asyncio.gather(*map(outcome, items)))))
 
     # ------------------------------------------------------------------ commits
 
-    async def begin(self, identity: Identity, asked: staging.Begin) -> CommitState:
+    async def begin(self, asked: staging.Begin) -> Answer[CommitState]:
         """Record that a commit is on its way; asked again, it finds the same try, or how it ended."""
-        self._admit_stages(identity, "publish")
-        for one in asked.participants:
-            self._admit(identity, "publish", one.topic)
+        self._check_stages()
         if self._is_busy(asked):
             with contextlib.suppress(DeadlineExceeded):  # then the metadata says that it is
                 wait_ms = min(_BUSY_MS, asked.timeout_ms)
@@ -150,12 +157,12 @@ class Staging(Publications):
         )
         result = await self._change_cluster(command)
         if isinstance(result, Begun):
-            return CommitState(CommitPhase.PREPARING, result.token)
+            return Answer(CommitState(CommitPhase.PREPARING, result.token))
         if isinstance(result, Repeated):
             self._node.tries.repeated += 1
-            return CommitState(CommitPhase.REPEATED, result.token)
+            return Answer(CommitState(CommitPhase.REPEATED, result.token))
         assert isinstance(result, CommitEnded)
-        return self._ended(result)
+        return Answer(self._ended(result))
 
     def _is_busy(self, asked: staging.Begin) -> bool:
         """Whether the metadata would refuse a commit because the one before it is not over, as far as is known here.
@@ -168,13 +175,13 @@ class Staging(Publications):
         found = self._engine.cluster.try_of(row.open_token)
         return found is not None and found.sequence != asked.sequence
 
-    async def end(self, identity: Identity, asked: staging.End) -> CommitState:
+    async def end(self, asked: staging.End) -> Answer[CommitState]:
         """Give a commit up, begun or not; it may turn out to be committed."""
-        self._admit_stages(identity, "publish")
+        self._check_stages()
         command = encode_abort_commit(asked.transaction, asked.owner, asked.commit_id, self._node.now_ms())
         result = await self._change_cluster(command)
         assert isinstance(result, CommitEnded)
-        return self._ended(result)
+        return Answer(self._ended(result))
 
     def _ended(self, result: CommitEnded) -> CommitState:
         if result.reason is not None:
@@ -182,18 +189,18 @@ class Staging(Publications):
         open_still = self._engine.cluster.try_of(result.token) is not None
         return CommitState(CommitPhase.COMMITTED if open_still else CommitPhase.VISIBLE, result.token)
 
-    async def look(self, identity: Identity, asked: staging.Look) -> staging.Looked:
+    async def look(self, asked: staging.Look) -> Answer[staging.Looked]:
         """How far a commit is, as this copy of the metadata has it; waits for the phase asked for."""
-        self._admit_stages(identity, "publish")
+        self._check_stages()
         if asked.wait_ms and not self._is_reached(asked):
             with contextlib.suppress(DeadlineExceeded):  # then the answer is how far it is
                 await self._node.until(lambda: self._draining or self._is_reached(asked), asked.wait_ms)
         cluster = self._engine.cluster
         row = cluster.transaction(asked.transaction)
         if row is None:
-            return staging.Looked(self._state(asked), forgotten=cluster.was_forgotten(asked.transaction))
+            return Answer(staging.Looked(self._state(asked), forgotten=cluster.was_forgotten(asked.transaction)))
         committed = row.owner == asked.owner and asked.sequence >= 0 and row.has_done(asked.sequence)
-        return staging.Looked(self._state(asked), row.owner, committed, row.latest)
+        return Answer(staging.Looked(self._state(asked), row.owner, committed, row.latest))
 
     def _is_reached(self, asked: staging.Look) -> bool:
         heard = asked.token <= self._engine.cluster.applied_index
@@ -224,29 +231,29 @@ class Staging(Publications):
 
     # ------------------------------------------------------------------ transactions
 
-    async def claim(self, identity: Identity, asked: staging.Claim) -> staging.Claimed:
+    async def claim(self, asked: staging.Claim) -> Answer[staging.Claimed]:
         """Another owner takes a transaction over."""
-        self._admit_stages(identity, "publish")
+        self._check_stages()
         command = encode_claim_transaction(
             asked.transaction, asked.owner, restart=asked.restart, now_ms=self._node.now_ms()
         )
         result = await self._change_cluster(command)
         assert isinstance(result, Claimed)
-        return staging.Claimed(result.owner_before, result.latest)
+        return Answer(staging.Claimed(result.owner_before, result.latest))
 
-    async def forget(self, identity: Identity, asked: staging.Forget) -> CountReply:
+    async def forget(self, asked: staging.Forget) -> Answer[CountReply]:
         """Let go of transactions that have no open try; how many went."""
-        self._admit_stages(identity, "administer")
+        self._check_stages()
         known = self._engine.cluster.transactions()
         seen = [(name, known[name].used_ms) for name in dict.fromkeys(asked.transactions) if name in known]
         if not seen and not asked.hashes:
-            return CountReply(0)
+            return Answer(CountReply(0))
         count: int = await self._change_cluster(encode_forget_transactions(seen, hashes_too=asked.hashes))
-        return CountReply(count)
+        return Answer(CountReply(count))
 
-    async def list_transactions(self, identity: Identity, asked: staging.ListTransactions) -> staging.TransactionList:
+    async def list_transactions(self, asked: staging.ListTransactions) -> Answer[staging.TransactionList]:
         """One transaction with all that is known of it, or a page of them."""
-        self._admit_stages(identity, "describe")
+        self._check_stages()
         cluster = self._engine.cluster
         known, tries = cluster.transactions(), cluster.tries()
         if asked.transaction:
@@ -258,9 +265,8 @@ class Staging(Publications):
             names = heapq.nsmallest(asked.limit + 1, after)
             more = len(names) > asked.limit
         shown = [self._shown(known[name], whole=bool(asked.transaction)) for name in names[: asked.limit]]
-        return staging.TransactionList(
-            shown, names[asked.limit - 1] if more else "", len(known), len(tries), cluster.forgotten_count
-        )
+        following = names[asked.limit - 1] if more else ""
+        return Answer(staging.TransactionList(shown, following, len(known), len(tries), cluster.forgotten_count))
 
     def _shown(self, row: Transaction, *, whole: bool) -> staging.TransactionState:
         found = self._engine.cluster.try_of(row.open_token)

@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import Delivered, Identity, LeasedBatch, PollResult, Range, SettleItem
+from lanner.broker.desks.calls import Delivered, LeasedBatch, Range, leased_batches
 from lanner.broker.desks.delivery import messages_of, places_of, raw_bytes
-from lanner.broker.desks.fitting import TAKING_LEASE_MS, Room, reply_bytes_max
+from lanner.broker.desks.fitting import TAKING_LEASE_MS, reply_bytes_max
 from lanner.broker.node import Node
+from lanner.calls import Asker, Identity
+from lanner.calls.merging import Room
 from lanner.errors import LannerError, MalformedBatch
+from lanner.wire.messages import Poll, Release, Settle, SettleItem
 
 log = logging.getLogger("lanner.broker")
 
@@ -40,72 +45,72 @@ class Unpacked(NamedTuple):
     malformed: list[SettleItem]
 
 
+class Handed(NamedTuple):
+    """Single messages that a poll hands out; call `unheard` when they cannot be handed over."""
+
+    messages: list[Delivered]
+    unheard: Callable[[], None] | None = None  # None: nothing goes back
+
+
 class Unpacking:
-    """Polls for single messages, of a broker or of the whole cluster."""
+    """Polls for single messages."""
 
-    def __init__(self, server: Any, node: Node) -> None:
-        self._server = server  # has poll, settle and release
+    def __init__(self, asker: Asker, node: Node, own: Identity) -> None:
+        self._asker = asker
         self._node = node
+        self._own = own  # gives back what nobody saw
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def poll(
-        self, identity: Identity, *, auto_ack: bool = False, wait_ms: int = 0, **wanted: Any
-    ) -> list[Delivered]:
-        if auto_ack:
-            wanted["lease_ms"] = TAKING_LEASE_MS
+    async def poll(self, identity: Identity, call: Poll) -> Handed:
         began = self._loop.time()
-        left_ms = wait_ms
+        wanted = replace(call, auto_ack=False, lease_ms=TAKING_LEASE_MS if call.auto_ack else call.lease_ms)
         while True:
-            found: PollResult = await self._server.poll(identity, **wanted, auto_ack=False, wait_ms=left_ms)
-            if not found.batches:
-                return []
+            found = await self._asker.ask(identity, wanted)
+            if not found.control.batches:
+                return Handed([])
             try:
-                messages = await self._hand_out(identity, found.batches, auto_ack, wanted)
+                messages = await self._hand_out(identity, call, leased_batches(found))
             except BaseException:
-                self._release_later(identity, wanted, _items(found.batches))
+                if found.unheard is not None:
+                    found.unheard()
                 raise
             if messages:
-                return messages
-            left_ms = max(0, wait_ms - round((self._loop.time() - began) * 1_000))  # nothing of it could be handed out
+                return Handed(messages, None if call.auto_ack else found.unheard)
+            left_ms = max(0, call.wait_ms - round((self._loop.time() - began) * 1_000))
+            wanted = replace(wanted, wait_ms=left_ms)  # nothing of it could be handed out
 
-    async def _hand_out(
-        self, identity: Identity, batches: Sequence[LeasedBatch], auto_ack: bool, wanted: dict[str, Any]
-    ) -> list[Delivered]:
-        topic, group = wanted["topic"], wanted["group"]
-        room_bytes = reply_bytes_max(wanted.get("max_bytes", limits.MIB))
+    async def _hand_out(self, identity: Identity, call: Poll, batches: Sequence[LeasedBatch]) -> list[Delivered]:
+        room_bytes = reply_bytes_max(call.max_bytes)
         if is_little(batches):
-            unpacked = unpack(topic, batches, room_bytes)
+            unpacked = unpack(call.topic, batches, room_bytes)
         else:
-            unpacked = await self._node.in_reader(lambda: unpack(topic, batches, room_bytes))
+            unpacked = await self._node.in_reader(lambda: unpack(call.topic, batches, room_bytes))
         if unpacked.left_out:
-            await self._release_now(identity, topic, group, unpacked.left_out)
-        settles = [*unpacked.malformed, *(unpacked.kept if auto_ack else ())]
+            await self._release(call, unpacked.left_out)
+        settles = [*unpacked.malformed, *(unpacked.kept if call.auto_ack else ())]
         if not settles:
             return unpacked.messages
-        results = await self._server.settle(identity, topic, group, settles)
+        answer = await self._asker.ask(identity, Settle(call.group, call.topic, settles))
         if unpacked.malformed:
             log.warning(
-                "%d batches of %s do not decode: dead letters of group %s", len(unpacked.malformed), topic, group
+                "%d batches of %s do not decode: dead letters of group %s",
+                len(unpacked.malformed),
+                call.topic,
+                call.group,
             )
-        if not auto_ack:
+        if not call.auto_ack:
             return unpacked.messages
         taken = {
             (item.partition, offset)
-            for item, result in zip(settles, results, strict=True)
+            for item, result in zip(settles, answer.control.items, strict=True)
             if result.code == 0
             for offset in range(item.first_offset, item.first_offset + item.count)
         }
         return [one for one in unpacked.messages if (one.message.partition, one.message.offset) in taken]
 
-    def _release_later(self, identity: Identity, wanted: dict[str, Any], items: Sequence[SettleItem]) -> None:
-        task = self._loop.create_task(self._release_now(identity, wanted["topic"], wanted["group"], items))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _release_now(self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]) -> None:
+    async def _release(self, call: Poll, items: list[SettleItem]) -> None:
         try:
-            await self._server.release(identity, topic, group, items)
+            await self._asker.ask(self._own, Release(call.group, call.topic, items))
         except LannerError as error:
             log.info("leases that nobody saw could not be released: %s", error)  # they end by themselves
 
@@ -127,7 +132,7 @@ def unpack(topic: str, batches: Sequence[LeasedBatch], bytes_max: int) -> Unpack
         try:
             decoded = batch.decode(leased.data)
         except MalformedBatch:
-            unpacked.malformed.extend(item._replace(kind=_REJECT, reason=MALFORMED) for item in _items([leased]))
+            unpacked.malformed.extend(replace(item, kind=_REJECT, reason=MALFORMED) for item in _items([leased]))
             continue
         count = _fitting(leased, decoded, room)
         kept, rest = _split(leased, count)

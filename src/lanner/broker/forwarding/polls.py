@@ -19,19 +19,22 @@ import itertools
 import logging
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from lanner import limits
-from lanner.broker.desks.calls import Delivered, Identity, LeasedBatch, PollResult, SettleItem
-from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, Room, reply_bytes_max
-from lanner.broker.desks.unpacking import Unpacking
-from lanner.broker.forwarding.settles import ForwardedSettles
-from lanner.broker.forwarding.spreading import DEADLINE_MS, UNANSWERED
+from lanner.broker.desks.fitting import FRAME_ROOM_BYTES, reply_bytes_max
+from lanner.broker.forwarding.asking import DEADLINE_MS, UNANSWERED, Asking
 from lanner.broker.forwarding.watches import Watches
+from lanner.calls import Answer, Identity
+from lanner.calls.merging import Room
 from lanner.calls.urgency import Ask, Urgency
 from lanner.cluster import Topic
 from lanner.errors import LannerError, NotLeader
 from lanner.model import LANES
+from lanner.wire.messages import Glance, Glanced, Poll, Polled, PolledBatch, Release, SettleItem
 
 if TYPE_CHECKING:
     from lanner.broker.desks.desk import Desk
@@ -50,20 +53,7 @@ _STEPS_MAX: Final = 32
 _POLLERS_MAX: Final = 10_000
 
 
-class _Wanted(NamedTuple):
-    """One poll, as it was asked."""
-
-    identity: Identity
-    topic: str
-    group: str
-    member: str
-    sequence: int
-    max_messages: int
-    max_bytes: int
-    lease_ms: int
-    auto_ack: bool
-    start: str
-    min_priority: int
+Piece = tuple[PolledBatch, bytes | memoryview]  # a batch, and its bytes
 
 
 class _Unheard(NamedTuple):
@@ -76,9 +66,10 @@ class _Unheard(NamedTuple):
 class _Taken:
     """What a poll has so far."""
 
-    def __init__(self, wanted: _Wanted) -> None:
+    def __init__(self, identity: Identity, wanted: Poll) -> None:
+        self.identity = identity
         self.wanted = wanted
-        self.batches: list[LeasedBatch] = []
+        self.batches: list[Piece] = []
         self.limited = False
         self.priority = -1
         self.messages_left = wanted.max_messages
@@ -94,16 +85,17 @@ class _Taken:
             return True  # what is taken for good must fit, and a broker may give as much as that
         return self.messages_left <= 0 or self.bytes_left <= 0
 
-    def add(self, result: PollResult) -> list[LeasedBatch]:
+    def add(self, result: Answer[Polled]) -> list[Piece]:
         """Take what a broker gave, as far as it fits into the reply; what does not is to be given back."""
-        self.limited = self.limited or result.limited
-        for place, item in enumerate(result.batches):
-            size = len(item.data)
+        self.limited = self.limited or result.control.limited
+        pieces = pieces_of(result)
+        for place, (item, data) in enumerate(pieces):
+            size = len(data)
             if not self._room.has(size) and not self._room.is_empty:
                 self.bytes_left = 0
-                return list(result.batches[place:])
+                return pieces[place:]
             self._room.take(size)
-            self.batches.append(item)
+            self.batches.append((item, data))
             self.messages_left -= sum(part.count for part in item.ranges)
             self.bytes_left -= size
         return []
@@ -145,7 +137,7 @@ class _Patience:
         return self._pause
 
 
-class ForwardedPolls(ForwardedSettles):
+class ForwardedPolls(Asking):
     """What workers call, on any broker."""
 
     def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
@@ -154,49 +146,23 @@ class ForwardedPolls(ForwardedSettles):
         self._sequences = itertools.count()
         self._turns = itertools.count()
         self._latest: dict[tuple[str, str, str], int] = {}
-        self._watches = Watches(self.at)
+        self._watches = Watches(lambda node_id, call: self.serve_at(node_id, service.own, call))
         self._sleepers: set[asyncio.Future[int]] = set()
-        self._unpacking = Unpacking(self, node)
 
-    async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
-        """A poll, decoded: for doors whose callers cannot read batches."""
-        return await self._unpacking.poll(identity, **wanted)
-
-    async def poll(
-        self,
-        identity: Identity,
-        *,
-        topic: str,
-        group: str,
-        member: str,
-        sequence: int = -1,
-        partitions: Sequence[int] | None = None,
-        max_messages: int = 500,
-        max_bytes: int = limits.MIB,
-        wait_ms: int = 0,
-        lease_ms: int = -1,
-        auto_ack: bool = False,
-        start: str = "earliest",
-        min_priority: int = 0,
-    ) -> PollResult:
+    async def poll(self, identity: Identity, call: Poll) -> Answer[Polled]:
         """Lease messages, the most urgent first; waits for up to wait_ms when there are none."""
-        ends = self._loop.time() + wait_ms / 1_000
-        found = await self.find_topic(topic)
-        wanted = _Wanted(
-            identity, topic, group, member, sequence, max_messages, max_bytes, lease_ms, auto_ack, start, min_priority
-        )
+        ends = self._loop.time() + call.wait_ms / 1_000
+        found = await self.find_topic(call.topic)
         try:  # everything is led here: the service does it better
-            result: PollResult = await self._service.poll(
-                identity, **_fields(wanted), partitions=partitions, wait_ms=wait_ms
-            )
-            return result
+            return await self._service.handle(call)
         except NotLeader:
             pass
-        taken = _Taken(wanted)
-        taken.may_repeat = sequence >= 0 and self._may_repeat((topic, group, member), sequence)
-        return await self._poll_everywhere(found, partitions, taken, ends)
+        taken = _Taken(identity, replace(call, wait_ms=0))  # a poll never waits at a broker
+        poller = (call.topic, call.group, call.member)
+        taken.may_repeat = call.sequence >= 0 and self._poll_may_repeat(poller, call.sequence)
+        return await self._poll_everywhere(found, call.partitions, taken, ends)
 
-    def _may_repeat(self, poller: tuple[str, str, str], sequence: int) -> bool:
+    def _poll_may_repeat(self, poller: tuple[str, str, str], sequence: int) -> bool:
         """Whether this poll may have been answered before: its poller is new here, or its sequence is not."""
         latest = self._latest.pop(poller, None)
         self._latest[poller] = sequence
@@ -206,14 +172,14 @@ class ForwardedPolls(ForwardedSettles):
 
     async def _poll_everywhere(
         self, topic: Topic, partitions: Sequence[int] | None, taken: _Taken, ends: float
-    ) -> PollResult:
+    ) -> Answer[Polled]:
         patience = _Patience(self._loop, ends)
         try:
             while True:
                 chosen = self._service.check_partitions(topic, partitions)
                 missing = await self._take(topic, chosen, taken)
                 if taken.batches or self._service.draining or patience.is_over(missing):
-                    return PollResult(taken.batches, taken.limited, taken.priority)
+                    return self._answer(taken)
                 if taken.promised:
                     await patience.pause()  # there is something that cannot be had now, such as at outstanding_max
                 await self._news(topic, chosen, taken.wanted, patience)
@@ -221,6 +187,14 @@ class ForwardedPolls(ForwardedSettles):
         except BaseException:
             self._release_later(taken.wanted, taken.batches)
             raise
+
+    def _answer(self, taken: _Taken) -> Answer[Polled]:
+        unheard = partial(self._release_later, taken.wanted, taken.batches)
+        return Answer(
+            Polled([item for item, _ in taken.batches], taken.limited, taken.priority),
+            [data for _, data in taken.batches],
+            None if taken.wanted.auto_ack else unheard,
+        )
 
     # ------------------------------------------------------------------ taking
 
@@ -240,7 +214,7 @@ class ForwardedPolls(ForwardedSettles):
             for node_id in places:
                 urgency.see(node_id, LANES - 1)
         else:
-            for node_id, (lane, error) in zip(places, await self._glances(places, wanted), strict=True):
+            for node_id, (lane, error) in zip(places, await self._glances(taken.identity, places, wanted), strict=True):
                 missing = error or missing
                 urgency.see(node_id, lane, next(self._turns) % len(places))
         taken.promised = urgency.left >= wanted.min_priority and not repeating
@@ -256,52 +230,51 @@ class ForwardedPolls(ForwardedSettles):
             before = taken.messages_left, taken.bytes_left
             left_out = taken.add(result)
             self._release_later(wanted, left_out)
-            left = max([result.priority, *(item.priority for item in left_out)])
+            left = max([result.control.priority, *(item.priority for item, _ in left_out)])
             size = before[1] - taken.bytes_left
             urgency.took(ask, before[0] - taken.messages_left, size, left, again=wanted.sequence < 0)
         taken.priority = urgency.left
         return missing
 
-    async def _glances(self, places: dict[str, list[int]], wanted: _Wanted) -> list[tuple[int, LannerError | None]]:
+    async def _glances(
+        self, identity: Identity, places: dict[str, list[int]], wanted: Poll | Glance
+    ) -> list[tuple[int, LannerError | None]]:
         """The best lane of each broker, -1 for none; and what kept it from saying so."""
 
         async def glance(node_id: str, mine: list[int]) -> tuple[int, LannerError | None]:
             try:
-                lane: int = await self.at(node_id, _GLANCE_MS).glance(
-                    wanted.identity, wanted.topic, wanted.group, mine, 0, wanted.start
-                )
-                return lane, None
+                call = Glance(wanted.group, wanted.topic, mine, 0, wanted.start)
+                return (await self.serve_at(node_id, identity, call, timeout_ms=_GLANCE_MS)).control.priority, None
             except UNANSWERED as error:
                 return -1, error
 
         return await self.together(glance(node_id, mine) for node_id, mine in places.items())
 
-    async def _poll_at(self, ask: Ask[str], mine: Sequence[int], taken: _Taken) -> PollResult:
+    async def _poll_at(self, ask: Ask[str], mine: list[int], taken: _Taken) -> Answer[Polled]:
         """One short poll at one broker. It goes on when the caller goes, and gives back what it brought."""
         wanted = taken.wanted
         own = wanted.sequence < 0 and not wanted.auto_ack
-        asked = wanted._replace(
+        asked = replace(
+            wanted,
+            partitions=mine,
             member=self._member if own else wanted.member,
             sequence=next(self._sequences) if own else wanted.sequence,
             max_messages=ask.max_messages,
             max_bytes=ask.max_bytes,
             min_priority=ask.min_priority,
         )
-        return await self._poll_once(ask.place, mine, asked, taken)
+        return await self._poll_once(ask.place, asked, taken)
 
-    async def _poll_once(self, node_id: str, mine: Sequence[int], asked: _Wanted, taken: _Taken) -> PollResult:
-        polling = self.spawn(
-            self.at(node_id, _POLL_MS).poll(asked.identity, **_fields(asked), partitions=mine, wait_ms=0)
-        )
+    async def _poll_once(self, node_id: str, asked: Poll, taken: _Taken) -> Answer[Polled]:
+        polling = self.spawn(self.serve_at(node_id, taken.identity, asked, timeout_ms=_POLL_MS))
         try:
-            result: PollResult = await asyncio.shield(polling)
-            return result
+            return await asyncio.shield(polling)
         except asyncio.CancelledError:
             polling.add_done_callback(lambda task: self._unclaimed(asked, task))
             raise
         except UNANSWERED:
             if not asked.auto_ack and asked.sequence >= 0:
-                taken.unheard.append(_Unheard(asked.sequence, mine))
+                taken.unheard.append(_Unheard(asked.sequence, asked.partitions or ()))
             raise
 
     async def _repeat(self, topic: Topic, taken: _Taken) -> LannerError | None:
@@ -318,43 +291,39 @@ class ForwardedPolls(ForwardedSettles):
             for node_id, mine in places.items():
                 if taken.full:
                     return missing
-                asked = wanted._replace(
-                    member=member, sequence=sequence, max_messages=taken.messages_left, max_bytes=taken.bytes_left
+                asked = replace(
+                    wanted,
+                    partitions=mine,
+                    member=member,
+                    sequence=sequence,
+                    max_messages=taken.messages_left,
+                    max_bytes=taken.bytes_left,
                 )
                 try:
-                    self._release_later(asked, taken.add(await self._poll_once(node_id, mine, asked, taken)))
+                    self._release_later(asked, taken.add(await self._poll_once(node_id, asked, taken)))
                 except UNANSWERED as error:
                     missing = error
         return missing
 
     # ------------------------------------------------------------------ waiting
 
-    async def glance(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        partitions: Sequence[int] | None = None,
-        wait_ms: int = 0,
-        start: str = "earliest",
-    ) -> int:
+    async def glance(self, identity: Identity, call: Glance) -> Answer[Glanced]:
         """The most urgent lane with something for the group on any broker, leasing nothing; -1: there is none."""
-        patience = _Patience(self._loop, self._loop.time() + wait_ms / 1_000)
-        wanted = _Wanted(identity, topic, group, "glance", -1, 1, 1, -1, False, start, 0)
+        patience = _Patience(self._loop, self._loop.time() + call.wait_ms / 1_000)
         while True:
-            found = await self.find_topic(topic)
-            chosen = self._service.check_partitions(found, partitions)
+            found = await self.find_topic(call.topic)
+            chosen = self._service.check_partitions(found, call.partitions)
             places = self.placed(found, chosen)
             unserved = places.pop("", None)
             missing: LannerError | None = self._routes.not_leader(found, unserved[0]) if unserved else None
-            lanes = await self._glances(places, wanted)
+            lanes = await self._glances(identity, places, call)
             best = max((lane for lane, _ in lanes), default=-1)
             missing = next((error for _, error in lanes if error is not None), missing)
             if best >= 0 or self._service.draining or patience.is_over(missing):
-                return best
-            await self._news(found, chosen, wanted, patience)
+                return Answer(Glanced(best))
+            await self._news(found, chosen, call, patience)
 
-    async def _news(self, topic: Topic, partitions: Sequence[int], wanted: _Wanted, patience: _Patience) -> None:
+    async def _news(self, topic: Topic, partitions: Sequence[int], wanted: Poll | Glance, patience: _Patience) -> None:
         """Sleep until some broker has something, the time is over, or it is worth asking the missing ones again."""
         places = self.placed(topic, partitions)
         places.pop("", None)
@@ -363,19 +332,19 @@ class ForwardedPolls(ForwardedSettles):
             await asyncio.sleep(seconds)
             return
         wait_ms = min(max(1, int(seconds * 1_000)), limits.POLL_WAIT_MS_MAX)
-        own: list[asyncio.Future[int]] = []
+        own: list[asyncio.Future[Answer[Glanced]]] = []
         watched: list[asyncio.Future[int]] = []
         drained: asyncio.Future[int] = self._loop.create_future()
         for node_id, mine in places.items():
             if node_id == self.node_id:
-                glance = self._service.glance(wanted.identity, wanted.topic, wanted.group, mine, wait_ms, wanted.start)
-                own.append(asyncio.ensure_future(glance))
+                glance = Glance(wanted.group, wanted.topic, mine, wait_ms, wanted.start)
+                own.append(asyncio.ensure_future(self._service.handle(glance)))
             else:
-                watched.append(self._watches.join(node_id, wanted.identity, wanted.topic, wanted.group, mine))
+                watched.append(self._watches.join(node_id, wanted.topic, wanted.group, mine))
+        glances: list[asyncio.Future[Any]] = [*own, *watched]
         self._sleepers.add(drained)
         try:
-            sleeping = [*own, *watched, drained]
-            done, _ = await asyncio.wait(sleeping, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*glances, drained], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             problems = [error for one in done if (error := one.exception()) is not None]
             problem = problems[0] if problems else None
             if isinstance(problem, UNANSWERED):
@@ -384,7 +353,7 @@ class ForwardedPolls(ForwardedSettles):
                 raise problem
         finally:
             self._sleepers.discard(drained)
-            for one in [*own, *watched]:
+            for one in glances:
                 one.cancel()
             await asyncio.gather(*own, return_exceptions=True)
 
@@ -396,28 +365,26 @@ class ForwardedPolls(ForwardedSettles):
 
     # ------------------------------------------------------------------ giving back
 
-    def _unclaimed(self, asked: _Wanted, polling: asyncio.Task[PollResult]) -> None:
+    def _unclaimed(self, asked: Poll, polling: asyncio.Task[Answer[Polled]]) -> None:
         if not polling.cancelled() and polling.exception() is None:
-            self._release_later(asked, polling.result().batches)
+            self._release_later(asked, pieces_of(polling.result()))
 
-    def _release_later(self, wanted: _Wanted, batches: Sequence[LeasedBatch]) -> None:
+    def _release_later(self, wanted: Poll, batches: Sequence[Piece]) -> None:
         """Leases that nobody will see go back at once, without counting a delivery."""
         items = [
             SettleItem(item.partition, item.token, part.first_offset, part.count, _ACK)
-            for item in batches
+            for item, _ in batches
             for part in item.ranges
         ]
         if items and not wanted.auto_ack:
             self.spawn(self._release(wanted, items))
 
-    async def _release(self, wanted: _Wanted, items: Sequence[SettleItem]) -> None:
+    async def _release(self, wanted: Poll, items: list[SettleItem]) -> None:
         try:
-            await self.release(wanted.identity, wanted.topic, wanted.group, items)
+            await self.ask(self._service.own, Release(wanted.group, wanted.topic, items))
         except LannerError as error:
             log.info("leases that nobody saw could not be released: %s", error)  # they end by themselves
 
 
-def _fields(wanted: _Wanted) -> dict[str, Any]:
-    fields = wanted._asdict()
-    del fields["identity"]
-    return fields
+def pieces_of(answer: Answer[Polled]) -> list[Piece]:
+    return list(zip(answer.control.batches, answer.bulk, strict=True))

@@ -14,14 +14,16 @@ way, batches overtake each other as they like and none waits for a gap to close.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lanner.broker.desks.calls import Identity, NewMessage, PublishResult, Stored
+from lanner.broker.desks.calls import NewMessage, Stored
 from lanner.broker.desks.publishing import MessageGroup, Router, group_messages
-from lanner.broker.forwarding.spreading import UNANSWERED, Backoff, Spreading
+from lanner.broker.forwarding.asking import UNANSWERED, Asking, Backoff
+from lanner.calls import Identity
 from lanner.cluster import Topic
 from lanner.errors import LannerError, Overloaded, ProducerUnknown, SequenceGap, StorageFull, TopicFull
+from lanner.wire.messages import OpenProducer, Publish, Published
 
 if TYPE_CHECKING:
     from lanner.broker.desks.desk import Desk
@@ -60,19 +62,19 @@ class Sent(NamedTuple):
     """Where a batch of a call went."""
 
     group: MessageGroup
-    result: PublishResult
+    result: Published
 
 
 class DoorProducers:
     """The door's own producer ids, and which sequence each has reached where."""
 
-    def __init__(self, service: Any) -> None:
+    def __init__(self, service: Desk) -> None:
         self._service = service
         self._ids: list[int] = []
         self._opening = asyncio.Lock()
         self._lanes: dict[tuple[int, int], Lane] = {}
 
-    async def take(self, identity: Identity, set_id: int, lane_number: int) -> Slot:
+    async def take(self, set_id: int, lane_number: int) -> Slot:
         """A slot that nobody uses; waits while too many batches of the lane are under way."""
         lane = self._lanes.get((set_id, lane_number))
         if lane is None:
@@ -92,19 +94,22 @@ class DoorProducers:
         place = lane.made
         lane.made += 1
         try:
-            return Slot(await self._id(identity, place))
+            return Slot(await self._id(place))
         except BaseException:
             self.leave(set_id, lane_number)
             raise
 
-    async def _id(self, identity: Identity, place: int) -> int:
+    async def _id(self, place: int) -> int:
         """The door's producer id of that number; the same for every lane, as each lane counts for itself."""
         while place >= len(self._ids):
             async with self._opening:
                 if place >= len(self._ids):
-                    producer_id, _ = await self._service.open_producer(identity)
-                    self._ids.append(producer_id)
+                    self._ids.append(await self.open())
         return self._ids[place]
+
+    async def open(self) -> int:
+        """One more producer id, which nobody had before."""
+        return (await self._service.handle(OpenProducer())).control.producer_id
 
     def give_back(self, set_id: int, lane_number: int, slot: Slot) -> None:
         """The outcome is known: the next batch may use it."""
@@ -117,7 +122,7 @@ class DoorProducers:
         lane.under_way -= 1
         _wake_next(lane)
 
-    def prune(self, live: Any) -> None:
+    def prune(self, live: Container[int]) -> None:
         """Forget the lanes of sets that are gone for good. Of any other set, forgetting would use a sequence twice."""
         if len(self._lanes) > _LANES_KNOWN_MAX:
             self._lanes = {key: lane for key, lane in self._lanes.items() if lane.under_way or key[0] in live}
@@ -131,7 +136,7 @@ def _wake_next(lane: Lane) -> None:
             return
 
 
-class ForwardedPublishes(Spreading):
+class ForwardedPublishes(Asking):
     """What callers without a producer publish."""
 
     def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
@@ -140,8 +145,8 @@ class ForwardedPublishes(Spreading):
         self._producers = DoorProducers(service)
 
     async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
-        """Publish messages one by one given, as few batches; where each went, in the order given."""
-        self._service.admit(identity, "publish", topic)
+        """Publish individual messages in as few batches as possible; where each went, in the order given."""
+        self._service.admit(identity, "publish", [topic])
         found = await self.find_topic(topic)
         leader_of, set_ids = self._routes.leader_of, found.set_ids
         groups = group_messages(
@@ -178,7 +183,7 @@ class ForwardedPublishes(Spreading):
         sent = []
         for group in groups:
             set_id, lane = topic.set_ids[group.partition], group.priority
-            slot = await self._producers.take(identity, set_id, lane)
+            slot = await self._producers.take(set_id, lane)
             known = False
             try:
                 result, slot = await self._publish(identity, topic, group, slot)
@@ -198,8 +203,9 @@ class ForwardedPublishes(Spreading):
 
     async def _publish(
         self, identity: Identity, topic: Topic, group: MessageGroup, slot: Slot
-    ) -> tuple[PublishResult, Slot]:
+    ) -> tuple[Published, Slot]:
         """Send one batch until its outcome is known. A refusal is sure only while no attempt ended in the dark."""
+        call = Publish(topic.name, group.partition, topic.incarnation)
         data = group.encode(slot.producer_id, slot.sequence)
         backoff: Backoff | None = None
         in_the_dark = False
@@ -208,14 +214,13 @@ class ForwardedPublishes(Spreading):
             try:
                 if not leader:
                     raise self._routes.not_leader(topic, group.partition)
-                at = self.at(leader, _ATTEMPT_MS)
-                return await at.publish(identity, topic.name, group.partition, data, topic.incarnation), slot
+                return (await self.serve_at(leader, identity, call, [data], _ATTEMPT_MS)).control, slot
             except UNANSWERED as error:
                 in_the_dark = in_the_dark or (bool(leader) and error.details.get("refused") is not True)
                 problem: LannerError = error
             except (ProducerUnknown, SequenceGap):
                 # Idle for so long that it was forgotten: begin again as somebody new. It was not stored.
-                slot = Slot((await self._service.open_producer(identity))[0])
+                slot = Slot(await self._producers.open())
                 data = group.encode(slot.producer_id, slot.sequence)
                 continue
             except LannerError as error:

@@ -8,11 +8,12 @@ who have joined meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
-from lanner.broker.desks.calls import Identity
+from lanner.calls import Answer
 from lanner.errors import LannerError
+from lanner.wire.messages import Glance, Glanced
 
 WATCH_MS: Final = 5_000
 
@@ -22,14 +23,12 @@ _Key = tuple[str, str, str, tuple[int, ...]]
 class Watches:
     """What is being waited for at which broker."""
 
-    def __init__(self, at: Callable[[str], Any]) -> None:
-        self._at = at
+    def __init__(self, serve_at: Callable[[str, Glance], Awaitable[Answer[Glanced]]]) -> None:
+        self._serve_at = serve_at
         self._waiters: dict[_Key, set[asyncio.Future[int]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def join(
-        self, node_id: str, identity: Identity, topic: str, group: str, partitions: Sequence[int]
-    ) -> asyncio.Future[int]:
+    def join(self, node_id: str, topic: str, group: str, partitions: Sequence[int]) -> asyncio.Future[int]:
         """Done when that broker has something for the group, or cannot say; cancel it when nobody waits any more."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[int] = loop.create_future()
@@ -37,21 +36,22 @@ class Watches:
         waiters = self._waiters.get(key)
         if waiters is None:
             waiters = self._waiters[key] = set()
-            task = loop.create_task(self._watch(key, identity))
+            task = loop.create_task(self._watch(key))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         waiters.add(waiter)
         waiter.add_done_callback(waiters.discard)
         return waiter
 
-    async def _watch(self, key: _Key, identity: Identity) -> None:
+    async def _watch(self, key: _Key) -> None:
         node_id, topic, group, partitions = key
         waiters = self._waiters[key]
         problem: LannerError | None = None
         lane = -1
         try:
             while waiters and lane < 0:
-                lane = await self._at(node_id).glance(identity, topic, group, partitions, WATCH_MS)
+                call = Glance(group, topic, list(partitions), WATCH_MS)
+                lane = (await self._serve_at(node_id, call)).control.priority
         except LannerError as error:
             problem = error
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,30 +11,65 @@ import httpx
 import pytest
 
 from lanner.api.rest import build_app
-from lanner.broker.desks.calls import (
-    BrokerResult,
-    ClusterResult,
-    DeadLettersResult,
-    Delivered,
-    FetchResult,
-    GroupPartitionResult,
-    GroupResult,
-    Identity,
-    NewMessage,
-    OffsetsResult,
-    PartitionStateResult,
-    ScrubResult,
-    SettleItem,
-    SettleResult,
-    Stored,
-    TopicResult,
-)
+from lanner.broker.desks.calls import Delivered, NewMessage, Stored
 from lanner.broker.desks.checks import check_settle
-from lanner.broker.desks.routes import BrokerRoute, PartitionRoute, TopicRoute
+from lanner.broker.desks.unpacking import Handed
 from lanner.broker.tries import Figures
-from lanner.cluster import PartitionRow, PlanKind, PlanState, Progress, ReplicaRow
+from lanner.calls import Answer, Bulk, Identity, row_of
 from lanner.errors import GroupNotFound, TopicNotFound
-from lanner.model import Looked, LookPlace, Message, TopicSettings
+from lanner.model import Message, TopicSettings
+from lanner.wire import administration, cluster
+from lanner.wire.messages import (
+    AnswerT,
+    BrokerInfo,
+    Call,
+    Commit,
+    Committed,
+    CommittedReply,
+    Empty,
+    Fetch,
+    Fetched,
+    FetchedBatch,
+    Metadata,
+    MetadataReply,
+    Offsets,
+    OffsetsReply,
+    PartitionInfo,
+    PartitionOffsets,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    Poll,
+    Settle,
+    Settled,
+    SettledItem,
+    TopicInfo,
+)
+
+
+def fetched_page(
+    first_offset: int,
+    end_offset: int,
+    next_offset: int,
+    batches: Sequence[tuple[int, int, int, bytes]],
+    damaged: Sequence[tuple[int, int]] = (),
+    holes: Sequence[tuple[int, int]] = (),
+    time_ms: int = 0,
+) -> Answer[Fetched]:
+    """Batches as (base offset, count, append time, bytes)."""
+    shown = [FetchedBatch(base, count, append_ms, len(data)) for base, count, append_ms, data in batches]
+    control = Fetched(
+        first_offset, end_offset, next_offset, shown, 1, list(damaged), holes=list(holes), time_ms=time_ms
+    )
+    return Answer(control, [data for *_, data in batches])
+
+
+def dead_page(
+    letters: Sequence[tuple[int, int, int, int, str, bytes]], total: int, following: tuple[int, int] | None = None
+) -> Answer[administration.DeadLetters]:
+    """Letters as (partition, offset, priority, attempts, reason, bytes)."""
+    shown = [administration.DeadLetter(*told, 1_000, 900, len(data)) for *told, data in letters]
+    return Answer(administration.DeadLetters(shown, total, following), [data for *_, data in letters])
 
 
 @dataclass
@@ -65,16 +100,26 @@ class FakeService:
     deliveries: list[Delivered] = field(default_factory=list)
     peeked: list[Message] = field(default_factory=list)
     floors: dict[str, list[int]] = field(default_factory=dict)  # group → the lowest unsettled offset by partition
-    settled: list[SettleResult] = field(default_factory=list)
-    fetched: FetchResult = field(default_factory=lambda: FetchResult(0, 0, 0, [], 1))
-    dead: DeadLettersResult = field(default_factory=lambda: DeadLettersResult([], 0))
+    settled: list[SettledItem] = field(default_factory=list)
+    fetched: Answer[Fetched] = field(default_factory=lambda: fetched_page(0, 0, 0, []))
+    dead: Answer[administration.DeadLetters] = field(default_factory=lambda: dead_page([], 0))
     failure: Exception | None = None
     poll_gate: asyncio.Event | None = None
+    unheard: int = 0  # polls whose leases the door gave back
 
     def _asked(self, name: str, what: Any) -> None:
         self.calls.append((name, what))
         if self.failure is not None:
             raise self.failure
+
+    def asked(self, name: str) -> list[Any]:
+        """The calls of that command; of what is no call of the table, what was given."""
+        return [what for called, what in self.calls if called == name]
+
+    async def ask(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        self._asked(row_of(call).command.name.lower(), call)
+        answer = getattr(self, "_" + row_of(call).command.name.lower())(call)
+        return answer if isinstance(answer, Answer) else Answer(answer)
 
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         self._asked("ensure_topic", name)
@@ -86,192 +131,131 @@ class FakeService:
         self.published.extend(messages)
         return [Stored(0, first + place, 1_000, False) for place in range(len(messages))]
 
-    async def poll_messages(self, identity: Identity, **wanted: Any) -> list[Delivered]:
-        self._asked("poll", wanted)
+    async def poll_messages(self, identity: Identity, call: Poll) -> Handed:
+        self._asked("poll", call)
         if self.poll_gate is not None:
             try:
                 await self.poll_gate.wait()
             except asyncio.CancelledError:
                 self.calls.append(("poll cancelled", None))
                 raise
-        return self.deliveries
+        return Handed(self.deliveries, None if call.auto_ack else self._give_back)
 
-    async def settle(
-        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
-    ) -> list[SettleResult]:
-        self._asked("settle", items)
-        return self.settled or [SettleResult(0, item.count) for item in items]
-
-    async def release(
-        self, identity: Identity, topic: str, group: str, items: Sequence[SettleItem]
-    ) -> list[SettleResult]:
-        for item in items:
-            check_settle(item)  # as the service does
-        self._asked("release", items)
-        return [SettleResult(0, item.count) for item in items]
-
-    async def peek(
-        self,
-        identity: Identity,
-        topic: str,
-        partitions: Sequence[int] | None,
-        offset: int,
-        max_messages: int,
-        max_bytes: int,
-        after: LookPlace | None,
-    ) -> Looked:
-        self._asked("peek", (partitions, offset, max_messages))
-        return Looked(self.peeked)
+    def _give_back(self) -> None:
+        self.unheard += 1
 
     async def in_reader(self, work: Callable[[], Any]) -> Any:
         self.calls.append(("in_reader", None))
         return await asyncio.to_thread(work)
 
-    async def fetch(self, identity: Identity, *arguments: Any, lanes: int = 0) -> FetchResult:
-        self._asked("fetch", (*arguments, lanes))
+    # ------------------------------------------------------------------ answers, by command
+
+    def _settle(self, call: Settle) -> Settled:
+        for item in call.items:
+            check_settle(item)  # as the service does
+        return Settled(self.settled or [SettledItem(0, item.count) for item in call.items])
+
+    def _peek(self, call: Peek) -> Peeked:
+        return Peeked([PeekedMessage(one.partition, one.offset, 0, one.priority, one.value) for one in self.peeked])
+
+    def _fetch(self, call: Fetch) -> Answer[Fetched]:
         return self.fetched
 
-    @property
-    def anywhere(self) -> FakeService:
-        return self
+    def _metadata(self, call: Metadata) -> MetadataReply:
+        topics = []
+        for name in call.topics or ():
+            partitions = [PartitionInfo(number, "node", ["node", "other"]) for number in range(self.known.get(name, 0))]
+            topics.append(TopicInfo(name, 1, partitions, error=0 if name in self.known else TopicNotFound.code))
+        return MetadataReply("cluster", [BrokerInfo("node", "127.0.0.1", 7400, "one")], topics)
 
-    def broker_routes(self, identity: Identity) -> list[BrokerRoute]:
-        return [BrokerRoute("node", "one", "", "127.0.0.1", 7400, "")]
+    def _describe_cluster(self, call: cluster.DescribeCluster) -> cluster.ClusterDescription:
+        plan = cluster.PlanProgress(3, "drain", "node", "running", 1, 6, 0, 1, 1, 0, "")
+        scrub = cluster.ScrubProgress(True, 1, 20, 3, 400, 0, 900)
+        addresses = {"native": "[::1]:7400"}
+        broker = cluster.BrokerState("one", "node", "r1", "draining", addresses, 4, 2, 1, "voter", True, plan, scrub)
+        return cluster.ClusterDescription("cluster", "node", 1, len(self.known), 5, 15, 1, [broker], [plan])
 
-    def topic_route(self, identity: Identity, name: str) -> TopicRoute:
-        if name not in self.known:
-            raise TopicNotFound(topic=name)
-        partitions = [PartitionRoute(number, "node", ["node", "other"]) for number in range(self.known[name])]
-        return TopicRoute(name, 1, {}, partitions)
+    def _describe_partitions(self, call: cluster.DescribePartitions) -> cluster.PartitionsDescription:
+        leader = cluster.ReplicaState(1, "node", "one", "voter", True, True, None, "")
+        other = cluster.ReplicaState(4, "other", "two", "learner", False, False, 17, "catch_up", "kind 99 is not known")
+        return cluster.PartitionsDescription([cluster.PartitionReplicas(9, "orders", 2, "node", 3, [leader, other])])
 
-    async def describe_cluster(self, identity: Identity) -> ClusterResult:
-        self._asked("describe_cluster", None)
-        plan = Progress(3, PlanKind.DRAIN, "node", PlanState.RUNNING, 1, 6, 0, 1, 1, 0, "")
-        broker = BrokerResult(
-            "one",
-            "node",
-            "r1",
-            "draining",
-            {"native": "[::1]:7400"},
-            4,
-            2,
-            1,
-            "voter",
-            plan,
-            alive=True,
-            scrub=ScrubResult(True, 1, 20, 3, 400, 0, 900),
-        )
-        return ClusterResult("cluster", "node", 1, len(self.known), 5, 15, 1, [broker], [plan])
+    def _change_cluster(self, call: cluster.ChangeCluster) -> cluster.ClusterChanged:
+        if call.action in ("undrain", "transfer"):
+            return cluster.ClusterChanged()
+        return cluster.ClusterChanged(cluster.PlanProgress(4, "move", "", "running", 0, 6, 0, 1, 1, 0, ""))
 
-    async def describe_partitions(self, identity: Identity, topic: str | None) -> list[PartitionRow]:
-        self._asked("describe_partitions", topic)
-        leader = ReplicaRow(1, "node", "one", "voter", True, True, None, "")
-        other = ReplicaRow(4, "other", "two", "learner", False, False, 17, "catch_up", "kind 99 is not known")
-        return [PartitionRow(9, "orders", 2, "node", 3, (leader, other))]
+    def _list_topics(self, call: administration.ListTopics) -> administration.TopicNames:
+        return administration.TopicNames(sorted(self.known))
 
-    async def change_cluster(self, identity: Identity, action: str, **wish: Any) -> Progress | None:
-        self._asked(action, wish)
-        if action in ("undrain", "transfer"):
-            return None
-        return Progress(4, PlanKind.MOVE, "", PlanState.RUNNING, 0, 6, 0, 1, 1, 0, "")
-
-    async def topics(self, identity: Identity) -> list[str]:
-        self._asked("topics", None)
-        return sorted(self.known)
-
-    async def topic(self, identity: Identity, name: str) -> TopicResult:
-        self._asked("topic", name)
+    def _described(self, name: str) -> administration.TopicDescription:
         if name not in self.known:
             raise TopicNotFound(topic=name)
         partitions = [
-            PartitionStateResult(number, "node", 0, 10, 100, 1, 0, {9: 2, 0: 3}) for number in range(self.known[name])
+            administration.PartitionState(number, "node", 0, 10, 100, 1, 0, {9: 2, 0: 3})
+            for number in range(self.known[name])
         ]
-        return TopicResult(name, 1, TopicSettings().to_dict(), partitions)
+        return administration.TopicDescription(name, 1, TopicSettings().to_dict(), partitions)
 
-    async def create_topic(
-        self, identity: Identity, name: str, settings: Mapping[str, Any], create_id: str = ""
-    ) -> TopicResult:
-        self._asked("create_topic", (name, dict(settings)))
-        self.known[name] = TopicSettings.from_dict(settings).partitions
-        return await self.topic(identity, name)
+    def _describe_topic(self, call: administration.DescribeTopic) -> administration.TopicDescription:
+        return self._described(call.name)
 
-    async def alter_topic(self, identity: Identity, name: str, settings: Mapping[str, Any]) -> TopicResult:
-        self._asked("alter_topic", (name, dict(settings)))
-        return await self.topic(identity, name)
+    def _create_topic(self, call: administration.CreateTopic) -> administration.TopicDescription:
+        self.known[call.name] = TopicSettings.from_dict(call.settings).partitions
+        return self._described(call.name)
 
-    async def delete_topic(self, identity: Identity, name: str) -> None:
-        self._asked("delete_topic", name)
-        await self.topic(identity, name)
-        del self.known[name]
+    def _alter_topic(self, call: administration.AlterTopic) -> administration.TopicDescription:
+        return self._described(call.name)
 
-    async def offsets(
-        self, identity: Identity, topic: str, time_ms: int = -1, partitions: Sequence[int] | None = None
-    ) -> tuple[int, list[OffsetsResult]]:
-        self._asked("offsets", time_ms)
-        if topic not in self.known:
-            raise TopicNotFound(topic=topic)
-        at_time = 5 if time_ms >= 0 else -1
-        return 1, [OffsetsResult(number, 0, 10, at_time) for number in range(self.known[topic])]
+    def _delete_topic(self, call: administration.DeleteTopic) -> Empty:
+        self._described(call.name)
+        del self.known[call.name]
+        return Empty()
 
-    async def groups(self, identity: Identity, topic: str) -> list[str]:
-        self._asked("groups", topic)
-        return list(self.floors)
+    def _offsets(self, call: Offsets) -> OffsetsReply:
+        if call.topic not in self.known:
+            raise TopicNotFound(topic=call.topic)
+        at_time = 5 if call.time_ms >= 0 else -1
+        return OffsetsReply([PartitionOffsets(number, 0, 10, at_time) for number in range(self.known[call.topic])], 1)
 
-    async def look_up(self, names: Sequence[str]) -> None:
-        pass
+    def _list_groups(self, call: administration.ListGroups) -> administration.GroupsReply:
+        return administration.GroupsReply(list(self.floors))
 
-    async def group(
-        self, identity: Identity, topic: str, group: str, partitions: Sequence[int] | None = None
-    ) -> GroupResult:
-        self._asked("group", group)
-        if group not in self.floors:
+    def _describe_group(self, call: administration.DescribeGroup) -> administration.GroupDescription:
+        if call.group not in self.floors:
             raise GroupNotFound()
-        partitions = [
-            GroupPartitionResult(number, floor, 4, 2, 1, 1, 1, {9: 1, 4: 1}, 1_000)
-            for number, floor in enumerate(self.floors[group])
-            if partitions is None or number in partitions
+        states = [
+            administration.GroupPartition(number, floor, 4, 2, 1, 1, 1, {9: 1, 4: 1}, 1_000)
+            for number, floor in enumerate(self.floors[call.group])
+            if call.partitions is None or number in call.partitions
         ]
-        return GroupResult(topic, group, "queue", partitions)
+        return administration.GroupDescription(call.topic, call.group, "queue", states)
 
-    async def drop_group(self, identity: Identity, topic: str, group: str) -> None:
-        self._asked("drop_group", group)
+    def _drop_group(self, call: administration.DropGroup) -> Empty:
+        return Empty()
 
-    async def seek(self, identity: Identity, topic: str, group: str, **where: Any) -> None:
-        self._asked("seek", where)
+    def _seek(self, call: administration.Seek) -> Empty:
+        return Empty()
 
-    async def commit(
-        self,
-        identity: Identity,
-        topic: str,
-        group: str,
-        offsets: Mapping[int, int],
-        reader: str = "",
-        sequence: int = -1,
-    ) -> None:
-        self._asked("commit", (dict(offsets), reader, sequence) if reader else dict(offsets))
+    def _commit(self, call: Commit) -> Empty:
+        return Empty()
 
-    async def committed(self, identity: Identity, topic: str, group: str) -> dict[int, int]:
-        self._asked("committed", group)
-        return {1: 7, 0: 3}
+    def _committed(self, call: Committed) -> CommittedReply:
+        return CommittedReply({1: 7, 0: 3})
 
-    async def dead_letters(self, identity: Identity, *arguments: Any) -> DeadLettersResult:
-        self._asked("dead_letters", arguments)
+    def _list_dead(self, call: administration.ListDead) -> Answer[administration.DeadLetters]:
         return self.dead
 
-    async def redrive(self, identity: Identity, *arguments: Any) -> int:
-        self._asked("redrive", arguments)
-        return 2
+    def _redrive(self, call: administration.RedriveDead) -> administration.CountReply:
+        return administration.CountReply(2)
 
-    async def discard(self, identity: Identity, *arguments: Any) -> int:
-        self._asked("discard", arguments)
-        return 1
+    def _discard(self, call: administration.DiscardDead) -> administration.CountReply:
+        return administration.CountReply(1)
 
-    async def raft_status(self, identity: Identity, topic: str, partition: int) -> dict[str, object]:
-        self._asked("raft_status", (topic, partition))
-        return {"state": "leader", "term": 3, "num_peers": 0, "latest_configuration": [1], "vote": None}
-
-    def asked(self, name: str) -> list[Any]:
-        return [what for called, what in self.calls if called == name]
+    def _raft_status(self, call: cluster.RaftStatus) -> cluster.RaftStatusReply:
+        return cluster.RaftStatusReply(
+            {"state": "leader", "term": 3, "num_peers": 0, "latest_configuration": [1], "vote": None}
+        )
 
 
 @pytest.fixture

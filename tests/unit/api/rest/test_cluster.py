@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from lanner.errors import NotFoundError, NotLeader, TopicNotFound
+from lanner.wire.cluster import ChangeCluster, DescribePartitions
 from tests.unit.api.rest.conftest import FakeService
 
 PLAN = {
@@ -61,7 +62,7 @@ async def test_the_cluster_is_told_with_its_brokers_and_what_moves(
 
 async def test_partitions_show_who_leads_and_who_lags(http: httpx.AsyncClient, service: FakeService) -> None:
     answer = (await http.get("/v1/partitions?topic=orders")).json()
-    assert service.asked("describe_partitions") == ["orders"]
+    assert service.asked("describe_partitions") == [DescribePartitions("orders")]
     (partition,) = answer["partitions"]
     assert (partition["topic"], partition["partition"], partition["leader"]) == ("orders", 2, "node")
     leader, other = partition["replicas"]
@@ -69,7 +70,7 @@ async def test_partitions_show_who_leads_and_who_lags(http: httpx.AsyncClient, s
     assert (other["broker"], other["lag"], other["step"]) == ("two", 17, "catch_up")
     assert other["stopped"] == "kind 99 is not known" and "stopped" not in leader
     await http.get("/v1/partitions")
-    assert service.asked("describe_partitions") == ["orders", None]
+    assert service.asked("describe_partitions") == [DescribePartitions("orders"), DescribePartitions()]
     assert (await http.get("/v1/partitions?topic=..")).status_code == 400
 
 
@@ -79,16 +80,16 @@ async def test_a_wish_about_a_broker_names_it(http: httpx.AsyncClient, service: 
     assert answer.status_code == 200
     assert answer.json()["status"] == "accepted"
     assert ("plan" in answer.json()) == (action != "undrain")
-    assert service.asked(action) == [{"broker": "one"}]
+    assert service.asked("change_cluster") == [ChangeCluster(action, "one")]
     assert (await http.post(f"/v1/brokers/no%20name/{action}")).status_code == 400
 
 
 async def test_replicas_are_moved_and_leadership_is_transferred(http: httpx.AsyncClient, service: FakeService) -> None:
     moved = await http.post("/v1/partitions/orders/2/move", json={"source": "one", "target": "two"})
     assert moved.json()["plan"]["id"] == 4
-    assert service.asked("move") == [{"topic": "orders", "partition": 2, "broker": "one", "target": "two"}]
+    assert service.asked("change_cluster") == [ChangeCluster("move", "one", "two", "orders", 2)]
     await http.post("/v1/partitions/orders/2/transfer", json={"target": "two"})
-    assert service.asked("transfer") == [{"topic": "orders", "partition": 2, "target": "two"}]
+    assert service.asked("change_cluster")[-1] == ChangeCluster("transfer", "", "two", "orders", 2)
     assert (await http.post("/v1/partitions/orders/2/move", json={"source": "one"})).status_code == 400
     assert (await http.post("/v1/cluster/rebalance")).json()["plan"]["kind"] == "move"
     assert (await http.post("/v1/cluster/upgrade")).json() == {"feature_level": 1}

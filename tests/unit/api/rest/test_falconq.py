@@ -68,11 +68,11 @@ async def test_consume_takes_for_good_under_the_consumers_own_group(http, servic
     service.deliveries = [Delivered(message(7, priority=9, partition=1), 5, 0), Delivered(message(3), 5, 0)]
     reply = await http.get("/topic/orders/consume", params={"consumerID": "billing", "batch": 2})
     wanted = service.asked("poll")[0]
-    assert wanted["auto_ack"] is True
-    assert wanted["wait_ms"] == 0
-    assert wanted["group"] == "billing"
-    assert wanted["partitions"] is None
-    assert wanted["max_messages"] == 2
+    assert wanted.auto_ack is True
+    assert wanted.wait_ms == 0
+    assert wanted.group == "billing"
+    assert wanted.partitions is None
+    assert wanted.max_messages == 2
     assert reply.json() == {
         "topic": "orders",
         "consumerID": "billing",
@@ -90,7 +90,7 @@ async def test_consume_of_one_partition_names_it_and_tells_that_partitions_progr
     service.known["orders"] = 2
     service.floors["billing"] = [4, 2]
     reply = await http.get("/topic/orders/consume", params={"consumerID": "billing", "partitionID": 0})
-    assert service.asked("poll")[0]["partitions"] == [0]
+    assert service.asked("poll")[0].partitions == [0]
     assert reply.json()["partitionID"] == 0
     assert (reply.json()["startOffset"], reply.json()["nextOffset"]) == (4, 4)
 
@@ -105,7 +105,7 @@ async def test_a_consumer_that_never_got_anything_stands_at_the_start(http, serv
 async def test_a_consume_is_a_poll_that_is_never_repeated(http, service):
     service.known["orders"] = 1
     await http.get("/topic/orders/consume", params={"consumerID": "billing"})
-    assert service.asked("poll")[0]["sequence"] == -1
+    assert service.asked("poll")[0].sequence == -1
 
 
 async def test_a_value_that_is_not_utf8_travels_as_base64(http, service):
@@ -138,7 +138,8 @@ async def test_peek_shows_what_the_service_found_and_the_first_offset_it_left_ou
     service.known["orders"] = 1
     service.peeked = [message(2, priority=9), message(0, priority=0)]
     reply = await http.get("/topic/orders/peek?batch=2")
-    assert service.asked("peek") == [(None, 0, 2)]
+    (asked,) = service.asked("peek")
+    assert (asked.partition, asked.offset, asked.max_messages) == (None, 0, 2)
     answer = reply.json()
     assert [item["Offset"] for item in answer["messages"]] == [2, 0]
     assert (answer["startOffset"], answer["nextOffset"], answer["count"]) == (0, 1, 2)
@@ -189,10 +190,10 @@ async def test_what_was_taken_goes_out_although_a_broker_cannot_say_what_comes_n
         Delivered(Message("orders", 1, 9, b"c"), 1, 0),
     ]
 
-    async def nobody(*given, **named):
+    def nobody(call):
         raise NotLeader("nobody leads orders/1")
 
-    service.group = nobody
+    service._describe_group = nobody
     answer = await http.get("/topic/orders/consume?consumerID=x&batch=3")
     assert answer.status_code == 200
     assert [message["v"] for message in answer.json()["messages"]] == ["a", "b", "c"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lanner import batch
-from lanner.broker.desks.calls import ANONYMOUS
 from lanner.broker.replicas import headers as headers_module
 from lanner.broker.replicas.headers import KnownHeaders
+from lanner.calls import ANONYMOUS
 from lanner.errors import LannerError
 from lanner.partition import batch_start, encode_append
+from lanner.wire.messages import Publish
 from tests.unit.broker.offices import opened
 
 
@@ -32,7 +33,7 @@ async def test_the_header_of_a_publish_is_read_once_and_nothing_is_left_of_it(mo
         service = offices["a"].service
         monkeypatch.setattr(headers_module.batch, "read_header", lambda data: pytest.fail("it was read again"))
         for _ in range(3):
-            await service.publish(ANONYMOUS, "orders", 0, batch.encode([b"x"]))
+            await service.publish(ANONYMOUS, Publish("orders", 0), batch.encode([b"x"]))
         assert len(offices["a"].engine.headers) == 0
 
 
@@ -41,7 +42,7 @@ async def test_headers_of_publishes_that_never_applied_are_forgotten() -> None:
         (set_id,) = offices.topic("orders", 1)
         leader = offices.leader(set_id)
         offices.flock.cut.add(leader.node_id)
-        publishing = [leader.service.publish(ANONYMOUS, "orders", 0, batch.encode([b"x"])) for _ in range(5)]
+        publishing = [leader.service.publish(ANONYMOUS, Publish("orders", 0), batch.encode([b"x"])) for _ in range(5)]
         assert len(leader.engine.headers) == 5
         for future in publishing:
             with pytest.raises(LannerError):

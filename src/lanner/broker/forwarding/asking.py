@@ -1,0 +1,271 @@
+"""Any call on any broker: one function over the table.
+
+A call is checked where it enters. What is served from the metadata is served here, once this broker has heard what the
+row says it must; what is asked of partitions goes to their leaders: here, or one hop. Each broker is asked once for all
+its partitions, all brokers at the same time. One that turns out not to lead says who does; one that does not answer is
+asked again after a pause, until the deadline, unless the row says never. What was answered is never asked twice. At the
+deadline the caller is told the truth about what is missing: nobody leads it (NotLeader), or which broker did not answer
+(BadGateway).
+
+A few calls are more than a split and a merge: they have ways of their own (`ways`, `polls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from lanner.broker.desks.desk import Desk
+from lanner.broker.desks.routes import Routes
+from lanner.broker.forwarding.hops import hop
+from lanner.broker.node import Node
+from lanner.calls import Answer, Bulk, Fresh, Identity, Part, Repeat, Row, Where, row_of
+from lanner.calls.merging import UNANSWERED as UNANSWERED
+from lanner.cluster import METADATA_SET, Topic
+from lanner.errors import BadGateway, DeadlineExceeded, GroupNotFound, LannerError, NotLeader, ServiceUnavailable
+from lanner.wire.messages import AnswerT, Call, Metadata
+
+Result = TypeVar("Result")
+Way = Callable[[Identity, Any], Awaitable[Answer[Any]]]
+
+DEADLINE_MS: Final = 10_000
+WAITING_MAX: Final = 256  # calls that wait at other brokers: these hold only so many of ours
+_BACKOFF_SECONDS_MIN: Final = 0.02
+_BACKOFF_SECONDS_MAX: Final = 0.3
+_CATCH_UP_MS: Final = 1_000
+
+
+class Backoff:
+    """Pauses that grow, within a deadline."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadline_ms: int = DEADLINE_MS) -> None:
+        self._loop = loop
+        self._ends = loop.time() + deadline_ms / 1_000
+        self._pause = _BACKOFF_SECONDS_MIN
+
+    @property
+    def left_ms(self) -> int:
+        return max(0, int((self._ends - self._loop.time()) * 1_000))
+
+    async def pause(self, error: LannerError) -> None:
+        """Wait a little before the next attempt; raises the error when there is no time for one."""
+        if self._loop.time() + self._pause >= self._ends:
+            raise error
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, _BACKOFF_SECONDS_MAX)
+
+
+class Hints:
+    """Who leads, as those said who were asked in vain. Each is believed once: the next answer may be another."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[int, str] = {}
+
+    def learn(self, error: LannerError, partitions: Sequence[int]) -> bool:
+        """Whether the error says where to ask next, so that there is no need to wait."""
+        leader, about = error.details.get("leader"), error.details.get("partition")
+        if not isinstance(error, NotLeader) or not isinstance(leader, str) or not leader:
+            return False
+        if not isinstance(about, int) or about not in partitions:
+            return False
+        self._leaders[about] = leader
+        return True
+
+    def take(self, partition: int) -> str:
+        return self._leaders.pop(partition, "")
+
+
+class Asking:
+    """The cluster's service, asked on this broker."""
+
+    def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
+        self._service = service
+        self._node = node
+        self._routes = routes
+        self._loop = asyncio.get_running_loop()
+        self.node_id = node.node_id
+        self.forwarded = 0  # calls that another broker was asked to serve
+        self.ways: Mapping[type[Call[Any]], Way] = {}
+        self._name = secrets.token_hex(8)  # under which calls without an identity of their own are numbered
+        self._numbers = itertools.count()
+        self._waiting = 0  # calls that wait where a partition is led
+        self._background: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------------ the call itself
+
+    async def ask(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        """Check who asks, and answer a call from wherever it can be answered."""
+        self._service.check(identity, call)
+        way = self.ways.get(type(call))
+        if way is not None:
+            return await way(identity, call)
+        row = row_of(call)
+        if row.where is Where.LEADERS:
+            return await self.ask_leaders(identity, call, bulk)
+        await self.hear(row, call)
+        return await self._service.handle(call, bulk)
+
+    async def ask_leaders(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
+        """Ask every broker that leads some of the partitions, for those, and put their answers together."""
+        row = row_of(call)
+        await self.hear(row, call)
+        topic = self._service.find_topic(row.topics(call)[0])
+        partitions = self._service.check_partitions(topic, row.partitions(call))
+        if not partitions:
+            return await self._service.handle(call, bulk)  # which says what is wrong with that, if anything is
+        if row.identify is not None:
+            call = row.identify(call, self._name, next(self._numbers))
+        waits = row.waits(call) > 0
+        if waits and self._waiting >= WAITING_MAX:
+            call, waits = replace(call, wait_ms=0), False  # the caller comes again
+        self._waiting += waits
+        try:
+            return row.merge(call, await self._parts(identity, row, topic, partitions, call, bulk))
+        finally:
+            self._waiting -= waits
+
+    async def _parts(
+        self,
+        identity: Identity,
+        row: Row[Call[AnswerT], AnswerT],
+        topic: Topic,
+        waiting: Sequence[int],
+        call: Call[AnswerT],
+        bulk: Bulk,
+    ) -> list[Part[Call[AnswerT], AnswerT]]:
+        backoff, hints = Backoff(self._loop), Hints()
+        parts: list[Part[Call[AnswerT], AnswerT]] = []
+        absent: LannerError | None = None
+        asked: set[int] = set()  # partitions that were asked before, in vain
+        hurried = False  # two brokers that each name the other must not be asked in a circle without a pause
+        while waiting:
+            places = self.placed(topic, waiting, hints)
+            why: dict[int, LannerError] = {}  # what kept partitions from being answered
+            for partition in places.pop("", ()):
+                why[partition] = self._routes.not_leader(topic, partition)
+            at_once = not why
+            calls = {node_id: row.narrow(call, mine) for node_id, mine in places.items()}
+            answers = await _gathered(
+                self.serve_at(node_id, identity, one, bulk, backoff.left_ms) for node_id, one in calls.items()
+            )
+            for (node_id, mine), answer in zip(places.items(), answers, strict=True):
+                if isinstance(answer, UNANSWERED) and self._may_repeat(row, answer):
+                    why.update(dict.fromkeys(mine, answer))
+                    at_once = hints.learn(answer, mine) and at_once
+                elif isinstance(answer, GroupNotFound) and row.forgive and not asked.isdisjoint(mine):
+                    parts.append(Part(calls[node_id], Answer(row.answer())))  # the attempt that nobody answered did it
+                elif isinstance(answer, GroupNotFound) and row.absent(call):
+                    absent = answer
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    parts.append(Part(calls[node_id], answer))
+                    for partition in row.left_open(calls[node_id], answer.control) if row.left_open else ():
+                        why[partition], at_once = self._routes.not_leader(topic, partition), False
+            asked.update(waiting)
+            waiting = list(why)
+            hurried = at_once and not hurried
+            if waiting and not hurried:
+                try:
+                    await backoff.pause(why[waiting[-1]])
+                except LannerError:
+                    if row.missed is None:
+                        raise
+                    missed = row.narrow(call, waiting)
+                    parts.append(Part(missed, row.missed(missed, why)))
+                    break
+        if absent is not None and not parts:
+            raise absent
+        return parts
+
+    def _may_repeat(self, row: Row[Any, Any], error: LannerError) -> bool:
+        """Whether a call may be asked again that was not answered: what was refused before anything was done always,
+        anything else if its row lets it."""
+        if self._service.draining and row.missed is None:
+            return False
+        return row.repeat is not Repeat.NEVER or error.details.get("refused") is True
+
+    async def serve_at(
+        self, node_id: str, identity: Identity, call: Call[AnswerT], bulk: Bulk = (), timeout_ms: int = DEADLINE_MS
+    ) -> Answer[AnswerT]:
+        """Have one broker serve a call: this one, or another."""
+        if node_id == self.node_id:
+            return await self._service.handle(call, bulk)
+        self.forwarded += 1
+        name = self._routes.name_of(node_id)
+        return await hop(self._node.peers, node_id, name, call, bulk, min(timeout_ms, DEADLINE_MS))
+
+    # ------------------------------------------------------------------ where
+
+    def placed(self, topic: Topic, partitions: Iterable[int], hints: Hints | None = None) -> dict[str, list[int]]:
+        """The partitions by the broker to ask; under the empty name those of which no living leader is known."""
+        found: dict[str, list[int]] = {}
+        for partition in partitions:
+            leader = (hints.take(partition) if hints else "") or self._routes.leader_of(topic.set_ids[partition])
+            found.setdefault(leader, []).append(partition)
+        return found
+
+    async def hear(self, row: Row[Any, Any], call: Call[Any]) -> None:
+        """Know as much of the metadata as the row asks for."""
+        fresh = row.fresh_of(call)
+        if fresh is Fresh.LATEST:
+            await self.catch_up()
+        elif fresh is Fresh.NAMED:
+            await self.hear_of(row.topics(call))
+
+    async def hear_of(self, topics: Iterable[str]) -> None:
+        """A topic that this broker has not heard of may have been made a moment ago, elsewhere."""
+        known = self._node.engine.cluster.topics
+        if any(name not in known for name in topics):
+            await self.catch_up()
+
+    async def find_topic(self, name: str) -> Topic:
+        await self.hear_of([name])
+        return self._service.find_topic(name)
+
+    async def catch_up(self) -> None:
+        """Know what the metadata's leader knew when this was called; go on with what is known if it does not answer."""
+        leader = self._routes.leader_of(METADATA_SET)
+        if leader in ("", self.node_id):
+            return
+        try:
+            answer = await self.serve_at(leader, self._service.own, Metadata([]), timeout_ms=_CATCH_UP_MS)
+            index = answer.control.index
+            if self._node.engine.cluster.applied_index < index:
+                await self._node.until(lambda: self._node.engine.cluster.applied_index >= index, _CATCH_UP_MS)
+        except (BadGateway, DeadlineExceeded, ServiceUnavailable):
+            return
+
+    # ------------------------------------------------------------------ several at once
+
+    async def together(self, calls: Iterable[Awaitable[Result]]) -> list[Result]:
+        """All at once; the first failure is raised when all have ended."""
+        outcomes = await _gathered(calls)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+    def spawn(self, work: Awaitable[Result]) -> asyncio.Task[Result]:
+        """Something that goes on when the caller that asked for it has gone."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+async def _gathered(calls: Iterable[Awaitable[Result]]) -> list[Result | BaseException]:
+    """What each came to, its answer or its error. One alone needs no task."""
+    waiting = list(calls)
+    if len(waiting) != 1:
+        return await asyncio.gather(*waiting, return_exceptions=True)
+    try:
+        return [await waiting[0]]
+    except Exception as error:
+        return [error]
