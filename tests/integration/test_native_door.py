@@ -41,6 +41,7 @@ from lanner.net.connector import ClientLink, open_connection
 from lanner.server import Server
 from lanner.wire import administration, messages
 from lanner.wire.messages import Command, Empty, Fetch, Metadata, Poll, Publish, SettleItem, SettleKind
+from tests.callers import Here
 
 HELLO = b"\x01\x00\x00\x00\x0b\x00\x00\x00\x01\x00\x00\x00\x03\x91\x91\x01"
 
@@ -270,7 +271,7 @@ async def test_leases_of_a_poll_that_is_given_up_come_back_at_once(
     with monkeypatch.context() as patched:
         if reading:
             patched.setattr(service._leases, "read", read)
-        poll = service.poll(ANONYMOUS, topic="orders", group="workers", member="gone", sequence=1)
+        poll = Here(service).poll(ANONYMOUS, topic="orders", group="workers", member="gone", sequence=1)
         giving_up = asyncio.create_task(poll)
         await (began.wait() if reading else asyncio.sleep(0))
         giving_up.cancel()

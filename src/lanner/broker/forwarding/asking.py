@@ -16,7 +16,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
@@ -80,6 +80,38 @@ class Hints:
         return self._leaders.pop(partition, "")
 
 
+class _Course(Generic[AnswerT]):
+    """What has come of a call over several brokers so far."""
+
+    def __init__(self, row: Row[Call[AnswerT], AnswerT], call: Call[AnswerT]) -> None:
+        self.row, self.call = row, call
+        self.hints = Hints()
+        self.parts: list[Part[Call[AnswerT], AnswerT]] = []
+        self.why: dict[int, LannerError] = {}  # what kept partitions from being answered in this round
+        self.at_once = True  # whether all of these say where to ask next
+        self.asked: set[int] = set()  # in earlier rounds
+        self.absent: LannerError | None = None
+
+    def miss(self, partitions: Sequence[int], error: LannerError) -> None:
+        """These are to be asked again."""
+        self.why.update(dict.fromkeys(partitions, error))
+        self.at_once = self.hints.learn(error, partitions) and self.at_once
+
+    def take(
+        self, one: Call[AnswerT], partitions: Sequence[int], answer: Answer[AnswerT] | BaseException
+    ) -> Sequence[int]:
+        """What one broker said; the partitions that it left open."""
+        if isinstance(answer, GroupNotFound) and self.row.forgive and not self.asked.isdisjoint(partitions):
+            answer = Answer(self.row.answer())  # the attempt that nobody answered did it
+        elif isinstance(answer, GroupNotFound) and self.row.absent(self.call):
+            self.absent = answer
+            return ()
+        if isinstance(answer, BaseException):
+            raise answer
+        self.parts.append(Part(one, answer))
+        return () if self.row.left_open is None else self.row.left_open(one, answer.control)
+
+
 class Asking:
     """The cluster's service, asked on this broker."""
 
@@ -138,50 +170,37 @@ class Asking:
         call: Call[AnswerT],
         bulk: Bulk,
     ) -> list[Part[Call[AnswerT], AnswerT]]:
-        backoff, hints = Backoff(self._loop), Hints()
-        parts: list[Part[Call[AnswerT], AnswerT]] = []
-        absent: LannerError | None = None
-        asked: set[int] = set()  # partitions that were asked before, in vain
+        backoff, course = Backoff(self._loop), _Course(row, call)
         hurried = False  # two brokers that each name the other must not be asked in a circle without a pause
         while waiting:
-            places = self.placed(topic, waiting, hints)
-            why: dict[int, LannerError] = {}  # what kept partitions from being answered
-            for partition in places.pop("", ()):
-                why[partition] = self._routes.not_leader(topic, partition)
-            at_once = not why
+            places = self.placed(topic, waiting, course.hints)
+            course.why = {partition: self._routes.not_leader(topic, partition) for partition in places.pop("", ())}
+            course.at_once = not course.why
             calls = {node_id: row.narrow(call, mine) for node_id, mine in places.items()}
             answers = await _gathered(
                 self.serve_at(node_id, identity, one, bulk, backoff.left_ms) for node_id, one in calls.items()
             )
-            for (node_id, mine), answer in zip(places.items(), answers, strict=True):
+            for one, mine, answer in zip(calls.values(), places.values(), answers, strict=True):
                 if isinstance(answer, UNANSWERED) and self._may_repeat(row, answer):
-                    why.update(dict.fromkeys(mine, answer))
-                    at_once = hints.learn(answer, mine) and at_once
-                elif isinstance(answer, GroupNotFound) and row.forgive and not asked.isdisjoint(mine):
-                    parts.append(Part(calls[node_id], Answer(row.answer())))  # the attempt that nobody answered did it
-                elif isinstance(answer, GroupNotFound) and row.absent(call):
-                    absent = answer
-                elif isinstance(answer, BaseException):
-                    raise answer
+                    course.miss(mine, answer)
                 else:
-                    parts.append(Part(calls[node_id], answer))
-                    for partition in row.left_open(calls[node_id], answer.control) if row.left_open else ():
-                        why[partition], at_once = self._routes.not_leader(topic, partition), False
-            asked.update(waiting)
-            waiting = list(why)
-            hurried = at_once and not hurried
+                    for partition in course.take(one, mine, answer):
+                        course.miss([partition], self._routes.not_leader(topic, partition))
+            course.asked.update(waiting)
+            waiting = list(course.why)
+            hurried = course.at_once and not hurried
             if waiting and not hurried:
                 try:
-                    await backoff.pause(why[waiting[-1]])
+                    await backoff.pause(course.why[waiting[-1]])
                 except LannerError:
                     if row.missed is None:
                         raise
                     missed = row.narrow(call, waiting)
-                    parts.append(Part(missed, row.missed(missed, why)))
+                    course.parts.append(Part(missed, row.missed(missed, course.why)))
                     break
-        if absent is not None and not parts:
-            raise absent
-        return parts
+        if course.absent is not None and not course.parts:
+            raise course.absent
+        return course.parts
 
     def _may_repeat(self, row: Row[Any, Any], error: LannerError) -> bool:
         """Whether a call may be asked again that was not answered: what was refused before anything was done always,
