@@ -40,24 +40,11 @@ class Backing:
 
     async def publish(self, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
         """Publish individual messages in as few batches as possible; where each went, in the order given."""
-        return await self._service.anywhere.publish_messages(IDENTITY, topic, messages)
+        return await self._service.publish_messages(IDENTITY, topic, messages)
 
     async def poll(self, call: Poll) -> list[Delivered]:
         """Leased messages, decoded."""
-        return await self._service.anywhere.poll_messages(
-            IDENTITY,
-            topic=call.topic,
-            group=call.group,
-            member=call.member,
-            sequence=call.sequence,
-            partitions=call.partitions,
-            max_messages=call.max_messages,
-            max_bytes=call.max_bytes,
-            wait_ms=call.wait_ms,
-            lease_ms=call.lease_ms,
-            auto_ack=call.auto_ack,
-            start=call.start,
-        )
+        return (await self._service.poll_messages(IDENTITY, call)).messages
 
     def release_later(self, call: Poll, delivered: Sequence[Delivered]) -> None:
         """Give back what a poll leased and its caller did not get, without counting a delivery."""

@@ -11,6 +11,7 @@ from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.generated.queue.v1 import queue_pb2 as calls
 from lanner.api.grpc.queue_service import QueueService
 from lanner.broker.desks.calls import Delivered
+from lanner.broker.desks.unpacking import Handed
 from lanner.calls import Answer
 from lanner.model import Message
 from lanner.wire.messages import Metadata, MetadataReply, PartitionInfo, Release, Settled, SettledItem, TopicInfo
@@ -25,7 +26,6 @@ class ScriptedBroker:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.anywhere = self
 
     async def ask(self, identity: object, call: Any, bulk: Any = ()) -> Any:
         self.asked.append(call)
@@ -33,8 +33,8 @@ class ScriptedBroker:
             return Answer(MetadataReply("c", [], [TopicInfo("orders", 1, [PartitionInfo(0, "n")])]))
         return Answer(Settled([SettledItem(0, 1)]))
 
-    async def poll_messages(self, identity: object, **wanted: Any) -> list[Delivered]:
-        return [LEASED]
+    async def poll_messages(self, identity: object, call: Any) -> Handed:
+        return Handed([LEASED])
 
 
 class DeafCaller:
