@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 from lanner import limits
 from lanner.cluster.assignors import Answer, Place, Question
 from lanner.cluster.group_changes import Assigned, Change, Expired, Forced, Forgotten, Moves
-from lanner.cluster.grouped import NOBODY, Group
+from lanner.cluster.grouped import Group
 
 QUIET_MS: Final = 100  # so long nothing may change before a question is asked,
 OPEN_MS_MAX: Final = 500  # but it does not wait longer than this,
@@ -145,7 +145,7 @@ class Coordinator:
 
     def _note_version(self, number: int, group: Group) -> None:
         version = group.row.version
-        if self._versions.get(number) == version and not (number not in self._windows and _has_unowned(group)):
+        if self._versions.get(number) == version:
             return
         self._versions[number] = version
         self._answers.pop(number, None)
@@ -242,11 +242,6 @@ class Coordinator:
             row = self._cluster.groups()[number].row
             if row.generation_ms + limits.GROUP_IDLE_MS <= now_ms:
                 yield Forgotten(number, row.generation)
-
-
-def _has_unowned(group: Group) -> bool:
-    """Whether a partition that some member wants has no owner: its owner gave it up, and nobody was to follow."""
-    return not group.shared and any(NOBODY in group.owners[topic].owners for topic in group.topics())
 
 
 def _in_columns(moves: list[tuple[Place, int]]) -> tuple[Moves, ...]:

@@ -365,7 +365,7 @@ def _release(state: State, change: Released) -> Changed:
     group = _find(state, change.number)
     one = group.member(change.member)
     place = (change.topic, change.partition)
-    owner, grant, _ = group.owner_of(place)
+    owner, grant, heir = group.owner_of(place)
     if one is None or (owner, grant) != (one.number, change.grant):
         raise MemberFenced(
             f"member {change.member!r} of group {group.row.name!r} no longer has partition {change.partition} under "
@@ -373,7 +373,8 @@ def _release(state: State, change: Released) -> Changed:
             group=group.row.name,
             member=change.member,
         )
-    return _hand_over(state, group, place)
+    shown = f"{state.groups.names[change.topic]}/{change.partition}"
+    return _hand_over(state, group, place, "" if heir else f"{_shown(change.member)} gave up {shown}")
 
 
 def _force(state: State, change: Forced) -> Changed:
@@ -385,8 +386,9 @@ def _force(state: State, change: Forced) -> Changed:
     return _hand_over(state, group, place)
 
 
-def _hand_over(state: State, group: Group, place: Place) -> Changed:
-    generation = advance(state, group)
+def _hand_over(state: State, group: Group, place: Place, reason: str = "") -> Changed:
+    """With a reason: nobody follows, so the question is who should."""
+    generation = advance(state, group, reason)
     pass_on(state.groups, group, place)
     end_rebalance(state, group)
     return Changed(group.row.number, generation)
