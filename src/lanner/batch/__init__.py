@@ -29,7 +29,7 @@ decoded: code that decodes a buffer must not write to it afterwards.
 """
 
 from lanner.batch.decoding import Batch, decode, extract, never_decodes
-from lanner.batch.encoding import encode
+from lanner.batch.encoding import Laid, encode
 from lanner.batch.header import (
     FLAG_EXTRACT,
     FLAG_HEADERS,
@@ -58,6 +58,7 @@ __all__ = [
     "Buffer",
     "Codec",
     "Header",
+    "Laid",
     "decode",
     "encode",
     "extract",

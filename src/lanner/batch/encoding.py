@@ -32,6 +32,7 @@ from lanner.batch.header import (
     MAGIC,
     PREFIX,
     VERSION,
+    Buffer,
     Codec,
     length_max,
 )
@@ -42,6 +43,17 @@ _EPOCH_MAX: Final = 2**32 - 1
 PADDING: Final = tuple(bytes(size) for size in range(8))
 _LONE: Final = Struct("<IIii")  # checksum, padding, and the two offsets of a column of one
 _encode_map: Final = msgspec.msgpack.Encoder().encode
+
+
+class Laid(list[bytes]):
+    """A column whose bytes lie one behind the other already, as a batch wants them: they are taken as they lie."""
+
+    __slots__ = ("data", "offsets")
+
+    def __init__(self, items: Iterable[bytes], offsets: Buffer, data: Buffer) -> None:
+        super().__init__(items)
+        self.offsets = offsets  # int32, from 0
+        self.data = data
 
 
 def encode(
@@ -159,10 +171,10 @@ def assemble(
     """Lay the columns out. Checksums and hashes that are given are carried over instead of computed."""
     flags = 0
     body = _byte_column("values", rows.values, limits.MESSAGE_BYTES_MAX, MessageTooLarge)
-    keys: list[bytes] | None = None
+    keys: Sequence[bytes] | None = None
     if rows.keys is not None and (nulls := rows.keys.count(None)) < len(rows.keys):
         flags |= FLAG_KEYS
-        keys = [b"" if key is None else key for key in rows.keys]
+        keys = rows.keys if isinstance(rows.keys, Laid) else [b"" if key is None else key for key in rows.keys]
         if nulls:
             flags |= FLAG_NULL_KEYS
             _append_padded(body, _validity(rows.keys))
@@ -178,7 +190,7 @@ def assemble(
         body.append(_timestamp_column(rows.timestamps))
     if checksums is None:
         checksums = message_checksums(rows.values, keys, blobs)
-    front: list[bytes] = []
+    front: list[Buffer] = []
     _append_padded(front, fields.dedup_id)
     if positions is not None:
         flags |= FLAG_EXTRACT
@@ -189,7 +201,7 @@ def assemble(
     return _seal(fields, len(rows.values), flags, front, body)
 
 
-def _seal(fields: Fields, count: int, flags: int, front: list[bytes], body: list[bytes]) -> bytes:
+def _seal(fields: Fields, count: int, flags: int, front: list[Buffer], body: list[Buffer]) -> bytes:
     """Compress where it helps, then put the header with its checksum in front."""
     front_size = HEADER_BYTES + sum(map(len, front))
     raw_length = sum(map(len, body))
@@ -231,8 +243,14 @@ def _seal(fields: Fields, count: int, flags: int, front: list[bytes], body: list
     return b"".join((PREFIX.pack(MAGIC, VERSION, crc), checked, *front, *body))
 
 
-def _byte_column(name: str, items: Sequence[bytes], item_max: int, too_large: type[ValidationError]) -> list[bytes]:
+def _byte_column(name: str, items: Sequence[bytes], item_max: int, too_large: type[ValidationError]) -> list[Buffer]:
     """Offsets and bytes of one column, each followed by its padding."""
+    parts: list[Buffer] = []
+    if type(items) is Laid and len(items.data) <= item_max:
+        assert len(items.offsets) == 4 * len(items) + 4, "offsets of these items"
+        _append_padded(parts, items.offsets)
+        _append_padded(parts, items.data)
+        return parts
     try:
         lengths = list(map(len, items))
         data = b"".join(items)
@@ -250,13 +268,12 @@ def _byte_column(name: str, items: Sequence[bytes], item_max: int, too_large: ty
                 f"the {name} have {len(data)} bytes together; a batch may have {limits.BATCH_BYTES_MAX}: split it",
                 field=name,
             )
-    parts: list[bytes] = []
     _append_padded(parts, array("i", accumulate(lengths, initial=0)).tobytes())
     _append_padded(parts, data)
     return parts
 
 
-def _append_padded(parts: list[bytes], data: bytes) -> None:
+def _append_padded(parts: list[Buffer], data: Buffer) -> None:
     parts.append(data)
     parts.append(PADDING[-len(data) % 8])
 

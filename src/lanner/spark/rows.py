@@ -3,7 +3,8 @@
 Columns are judged by their types once, before the first row. Rows are divided by what a batch of messages shares
 (topic, partition, priority, deliver_at, expires_at) with Arrow's own functions; where all rows share it, nothing is
 divided. Rows of a key go to its partition: each different key is hashed once for each record batch. The bytes of values
-and keys become objects only for the checksum that every message has, in one call for a whole column. JSON and headers
+and keys become objects only for the checksum that every message has, in one call for a whole column; into a batch they
+are copied as they lie. JSON and headers
 are made row by row.
 
 It knows Arrow; it refuses to know Spark, sockets and options.
@@ -20,7 +21,7 @@ import pyarrow
 from pyarrow import compute, types
 
 from lanner import limits
-from lanner.batch import partition_for_key
+from lanner.batch import Laid, partition_for_key
 from lanner.errors import ValidationError
 from lanner.model import LANES, PRIORITY_NORMAL
 
@@ -252,11 +253,23 @@ def cut(
             priority,
             deliver_at_ms,
             expires_at_ms,
-            own_values.to_pylist(),
-            None if own_keys is None else own_keys.to_pylist(),
+            _items(own_values),
+            None if own_keys is None else _items(own_keys),
             None if own_headers is None else [_header_map(row) for row in own_headers.to_pylist()],
             None if timestamps is None else timestamps.slice(start, count).to_pylist(),
         )
+
+
+def _items(column: Any) -> list[Any]:
+    """The bytes of each row, and where they lie: so a batch takes the column as it is."""
+    if column.null_count or not types.is_binary(column.type):
+        return list(column.to_pylist())
+    _, offsets, data = column.buffers()
+    bounds = pyarrow.Array.from_buffers(pyarrow.int32(), len(column) + 1, [None, offsets], offset=column.offset)
+    first, last = bounds[0].as_py(), bounds[-1].as_py()
+    bounds = compute.subtract(bounds, pyarrow.scalar(first, pyarrow.int32()))  # a column of its own, from 0
+    own = memoryview(bounds.buffers()[1])[: 4 * len(bounds)]
+    return Laid(column.to_pylist(), own, b"" if data is None else memoryview(data)[first:last])
 
 
 def _header_map(row: Any) -> dict[str, bytes] | None:

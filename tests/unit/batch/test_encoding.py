@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -44,6 +45,30 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
         "expires_at_ms": draw(TIME),
         "dedup_id": draw(st.binary(max_size=limits.DEDUP_ID_BYTES_MAX)),
     }
+
+
+def laid(items: list[bytes]) -> batch.Laid:
+    offsets = array("i", accumulate(map(len, items), initial=0)).tobytes()
+    return batch.Laid(items, offsets, memoryview(b"".join(items)))
+
+
+@given(arguments())
+def test_columns_that_lie_as_a_batch_wants_them_make_the_same_batch(given_: dict[str, Any]) -> None:
+    keys = given_["keys"]
+    same = given_ | {"values": laid(given_["values"])}
+    if keys is not None and None not in keys:
+        same["keys"] = laid(keys)
+    assert batch.encode(**same) == batch.encode(**given_)
+
+
+@pytest.mark.parametrize("size", [limits.MESSAGE_BYTES_MAX // 2 + 1, limits.MESSAGE_BYTES_MAX + 1])
+def test_a_laid_column_is_bounded_as_any_other(size: int) -> None:
+    values = [bytes(size)] * 2
+    if size <= limits.MESSAGE_BYTES_MAX:
+        assert batch.encode(laid(values)) == batch.encode(values)
+    else:
+        with pytest.raises(MessageTooLarge, match=r"values\[0\]"):
+            batch.encode(laid(values))
 
 
 @given(arguments())

@@ -6,12 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
 
 import pyarrow
 
-from lanner.batch import partition_for_key
+from lanner.batch import Laid, encode, partition_for_key
 from lanner.errors import ValidationError
 from lanner.spark import rows
 from lanner.spark.rows import ANY, Piece, check_columns, pieces
@@ -84,6 +86,24 @@ def test_headers_come_as_pairs_or_as_a_map() -> None:
     assert made(headers=pairs)[0].headers == [{"h": b"1", "e": b""}, None, None]
     kind = pyarrow.map_(pyarrow.string(), pyarrow.binary())
     assert made(headers=pyarrow.array([[("h", b"1")], None, []], kind))[0].headers == [{"h": b"1"}, None, None]
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=3)), min_size=1, max_size=30),
+    st.integers(0, 29),
+)
+def test_columns_are_taken_as_they_lie_also_from_the_middle(given_: list[tuple[bytes, bytes]], skip: int) -> None:
+    """Spark's record batches begin with their buffers; those that are cut or divided here do not."""
+    taken = given_[min(skip, len(given_) - 1) :]
+    whole = pyarrow.record_batch(
+        {"value": pyarrow.array([value for value, _ in given_]), "key": pyarrow.array([key for _, key in given_])},
+        schema=pyarrow.schema([("value", pyarrow.binary()), ("key", pyarrow.binary())]),
+    )
+    (made,) = pieces(whole.slice(len(given_) - len(taken)), "orders", "", lambda _: 1)
+    plain = [value for value, _ in taken], [key for _, key in taken]
+    assert isinstance(made.values, Laid) and isinstance(made.keys, Laid)
+    assert (made.values, made.keys) == plain
+    assert encode(made.values, keys=made.keys) == encode(plain[0], keys=plain[1])
 
 
 def test_large_record_batches_are_cut_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
