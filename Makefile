@@ -7,6 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 BROKER   := $(VENV)/.stamp-broker
 COMPLETE := $(VENV)/.stamp-complete
+CLASSES  := .cache/spark-classes.jsa
 PINS   := pyproject.toml constraints.txt
 comma  := ,
 
@@ -53,8 +54,11 @@ setup: $(COMPLETE)  ## make .venv with everything: broker, tools, Spark
 run: $(BROKER)  ## start a broker on ./data, installing only what it needs
 	@exec $(BIN)/lanner up --data $(DATA) $(FLAGS)
 
+$(CLASSES): $(COMPLETE)
+	$(BIN)/python tools/spark_classes.py $@
+
 # The pure rooms must be covered by their own unit tests; all other tests then run without the tracer's cost.
-test: $(COMPLETE)  ## every test, and the coverage of the pure rooms
+test: $(COMPLETE) $(CLASSES)  ## every test, and the coverage of the pure rooms
 	$(BIN)/python -m pytest tests/unit -m covered -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=json:.cache/coverage.json
 	$(BIN)/python tools/pure_coverage.py .cache/coverage.json
 	$(BIN)/python -m pytest tests -m "not covered" -n 2 --dist loadfile --no-loadscope-reorder

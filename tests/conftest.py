@@ -14,8 +14,13 @@ from tests import bound
 
 pytest_runtest_protocol = bound.pytest_runtest_protocol
 
-# For the programs that tests start, too.
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark-conf")))
+# For Spark's sessions, and those of the programs that tests start: they are short, and two cores have better things to
+# do than to compile Java twice, or to load its classes from jars. A Java that did not write this file goes on without.
+CLASSES = Path(__file__).parents[1] / ".cache" / "spark-classes.jsa"
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:SharedArchiveFile={CLASSES} -Xshare:auto -Xlog:disable",
+)
 
 # How fast a machine makes examples says nothing about the code.
 settings.register_profile("lanner", deadline=None, suppress_health_check=[HealthCheck.too_slow])
