@@ -147,7 +147,9 @@ def test_a_pipeline_runs_on_a_master_with_two_workers_that_have_only_the_package
 ) -> None:
     own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     prepare(own)
+    java = own["SPARK_SUBMIT_OPTS"]  # the master, the workers and their executors start as fast as the driver
     there = {**own, "PYSPARK_PYTHON": str(bare / "bin" / "python"), "SPARK_DAEMON_MEMORY": "256m"}
+    there["SPARK_DAEMON_JAVA_OPTS"] = java
     file = tmp_path / "beyond.yaml"
     (tmp_path / "places.py").write_text(PLACES)
     packaging = subprocess.Popen([*LANNER, "pipeline", "package", "--json"], stdout=subprocess.PIPE, cwd=tmp_path)
@@ -169,6 +171,7 @@ def test_a_pipeline_runs_on_a_master_with_two_workers_that_have_only_the_package
         publish(queue, 500, 700)
         made = json.loads(packaging.communicate()[0])
         settings = [f"--conf={name}={value}" for name, value in made["settings"].items()]
+        settings.append(f"--conf=spark.executor.extraJavaOptions={java}")
         run(file, there, "--master", master, *settings, "--conf=spark.executor.memory=600m")
         rows = places(file)
         assert sorted((row["partition"], row["offset"]) for row in rows) == [
