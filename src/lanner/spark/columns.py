@@ -136,7 +136,7 @@ class RowGatherer:
     def add(self, stored: StoredBatch, start_offset: int, end_offset: int) -> None:
         """Take those messages of a batch whose offset lies in [start_offset, end_offset)."""
         try:
-            decoded = batch.decode(aligned(stored.data), _rises)
+            decoded = batch.decode(stored.data, rises)
         except MalformedBatch as error:
             if not batch.never_decodes(stored.data):
                 raise
@@ -209,13 +209,15 @@ def _joined(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pyarrow.concat_arrays(arrays)
 
 
-def aligned(data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
-    """Arrow wants its numbers on 8-byte boundaries of memory. A batch cut out of a reply may lie anywhere: move it."""
-    return data if pyarrow.py_buffer(data).address % 8 == 0 else bytes(data)
+def _numbers(column: memoryview) -> Any:
+    """A buffer of numbers. Arrow wants them on 8-byte boundaries of memory, and a batch cut out of a reply may lie
+    anywhere: then they are moved, and what they count stays where it is."""
+    buffer = pyarrow.py_buffer(column)
+    return buffer if buffer.address % 8 == 0 else pyarrow.py_buffer(bytes(column))
 
 
-def _rises(offsets: memoryview, data: memoryview) -> bool:
-    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+def rises(offsets: memoryview, data: memoryview) -> bool:
+    buffers = [None, _numbers(offsets), pyarrow.py_buffer(data)]
     try:
         pyarrow.Array.from_buffers(pyarrow.binary(), len(offsets) - 1, buffers).validate(full=True)
     except pyarrow.ArrowInvalid:
@@ -232,7 +234,7 @@ def _rows_between(decoded: batch.Batch, start: int, end: int) -> tuple[int, int]
 
 def _value_array(decoded: batch.Batch) -> Any:
     offsets, data = decoded.value_column()
-    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+    buffers = [None, _numbers(offsets), pyarrow.py_buffer(data)]
     return pyarrow.Array.from_buffers(pyarrow.binary(), decoded.count, buffers)
 
 
@@ -242,7 +244,7 @@ def _key_array(decoded: batch.Batch, first: int, count: int) -> Any | None:
         return None
     offsets, data, validity = column
     valid = None if validity is None else pyarrow.py_buffer(validity)
-    buffers = [valid, pyarrow.py_buffer(offsets), pyarrow.py_buffer(data)]
+    buffers = [valid, _numbers(offsets), pyarrow.py_buffer(data)]
     return pyarrow.Array.from_buffers(pyarrow.binary(), decoded.count, buffers).slice(first, count)
 
 
@@ -258,7 +260,7 @@ def _offset_array(decoded: batch.Batch, base_offset: int, first: int, count: int
     column = decoded.position_column()
     if column is None:
         return base_offset + first
-    whole = pyarrow.Array.from_buffers(pyarrow.uint32(), decoded.count, [None, pyarrow.py_buffer(column)])
+    whole = pyarrow.Array.from_buffers(pyarrow.uint32(), decoded.count, [None, _numbers(column)])
     return compute.add(whole.slice(first, count).cast(pyarrow.int64()), pyarrow.scalar(base_offset, pyarrow.int64()))
 
 
@@ -289,7 +291,7 @@ def _time_array(decoded: batch.Batch) -> Any:
     column = decoded.timestamp_column()
     if column is None:
         return pyarrow.nulls(decoded.count, TIME)
-    milliseconds = pyarrow.Array.from_buffers(pyarrow.int64(), decoded.count, [None, pyarrow.py_buffer(column)])
+    milliseconds = pyarrow.Array.from_buffers(pyarrow.int64(), decoded.count, [None, _numbers(column)])
     return compute.multiply(milliseconds, pyarrow.scalar(1_000, pyarrow.int64())).cast(TIME)
 
 

@@ -18,7 +18,7 @@ import pyarrow
 from lanner import batch, limits
 from lanner.client.routing import Route
 from lanner.errors import GroupNotFound, TopicNotFound
-from lanner.spark.columns import TIME, RowGatherer, StoredBatch, aligned, spread
+from lanner.spark.columns import TIME, RowGatherer, StoredBatch, rises, spread
 from lanner.spark.log import LOOK_MS, PAGE_BYTES, TopicLog
 from lanner.spark.offsets import Held, Span
 from lanner.spark.options import ReadOptions
@@ -127,7 +127,7 @@ class DeadGatherer(RowGatherer):
             _log.warning("dead letters from offset %d on cannot be read any more", runs[0].first_offset)
             return
         stored = StoredBatch(dead.base_offset, dead.append_ms, data, runs[-1].died_ms)
-        decoded = batch.decode(aligned(data))
+        decoded = batch.decode(data, rises)
         decoded.verify_messages()
         self._take_rows(decoded, stored, first, sum(run.count for run in runs))
         self._runs_taken += runs
