@@ -42,7 +42,7 @@ class Election:
         self._forced = self._requested = False
 
     def leader_known(self) -> None:
-        """A leader was heard: a reluctant node counts its declined elections anew."""
+        """Count the elections that a reluctant node declines anew: a leader was heard."""
         self._declined = 0
 
     # ------------------------------------------------------------------ standing
@@ -72,7 +72,7 @@ class Election:
         self._forced = forced
 
     def hard_state_stored(self) -> None:
-        """Term and vote are durable: tell the candidate that has the vote, and ask for votes."""
+        """Tell the candidate that has the vote, and ask for votes: term and vote are durable."""
         node = self._node
         durable = node.durable_hard_state
         if self._granted:

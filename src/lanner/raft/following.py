@@ -40,7 +40,7 @@ class Following:
         self.flipping = False
 
     def reset(self) -> None:
-        """A new term: nothing is known about its leader's log but that it has what is committed."""
+        """Begin a new term, of whose leader's log only the committed part is known."""
         self._agreed_index = self._node.commit_index
         self._acked_index = self._round = 0
         self._owes = False
@@ -114,7 +114,7 @@ class Following:
         )
 
     def stored(self) -> None:
-        """More of the log is on disk: answer for it."""
+        """Answer for more of the log, which is on disk now."""
         if self._owes and self._node.leader_id and self._answerable() > self._acked_index:
             self._answer(MessageKind.APPEND_REPLY)
             self._owes = self._agreed_index > self._node.tail.durable_index

@@ -69,7 +69,7 @@ class Leadership:
         return self._node.commit_index >= self.first_own_index
 
     def membership_changed(self) -> None:
-        """Peers are those of the membership in force; newcomers are probed from the log's end."""
+        """Track the peers of the membership in force, and probe newcomers from the log's end."""
         node = self._node
         peers = (node.voters | node.learners) - {node.node_id}
         for gone in self.progress.keys() - peers:
@@ -105,7 +105,7 @@ class Leadership:
         return True
 
     def _majority_round(self) -> int:
-        """The highest round that a majority of voters has brought back; the leader itself is always up to date."""
+        """Return the highest round that a majority of voters has brought back; the leader is always up to date."""
         node, own = self._node, self._round
         progress, node_id = self.progress, node.node_id
         rounds = sorted([own if voter == node_id else progress[voter].round for voter in node.voters], reverse=True)
@@ -193,7 +193,7 @@ class Leadership:
         return True
 
     def _ask_for_snapshot(self, peer: int, progress: Progress) -> None:
-        """Only of a peer that answers: a snapshot for one that is away would be old before it is read."""
+        """Ask for a snapshot if the peer answers: one for a peer that is away would be old before it is read."""
         if progress.heard:
             progress.await_snapshot()
             self._node.need_snapshot(peer)
@@ -279,7 +279,7 @@ class Leadership:
             self._retire()
 
     def _retire(self) -> None:
-        """This leader's removal has committed: tell the others, and let the best of them take over at once."""
+        """Step down after this leader's removal has committed, and let the best of the others take over at once."""
         node = self._node
         self.collect()
         successor = max(node.voters, key=lambda voter: (self.progress[voter].match_index, -voter))
@@ -289,7 +289,7 @@ class Leadership:
     # ------------------------------------------------------------------ membership
 
     def check_change(self) -> None:
-        """Whether the membership may change now."""
+        """Raise why the membership cannot change now."""
         node = self._node
         if self.transferee:
             raise NotLeader("leadership is being handed over; ask the next leader", leader_id=self.transferee)
@@ -311,7 +311,7 @@ class Leadership:
     # ------------------------------------------------------------------ hand-over
 
     def transfer(self, peer: int) -> None:
-        """To this voter, whatever was asked for before; to itself: to nobody. The same again changes nothing."""
+        """Hand over to this voter, instead of any other; to this node itself means to stay."""
         node = self._node
         if peer == node.node_id:
             self.transferee = 0
@@ -346,7 +346,7 @@ class Leadership:
                 progress.paused = True  # until it answers a heartbeat
 
     def snapshot_sent(self, peer: int, index: int) -> None:
-        """A snapshot up to `index` was installed there; 0: it failed."""
+        """Go on after a snapshot up to `index` was installed there; 0 means that it failed."""
         progress = self.progress.get(peer)
         if progress is None or progress.state is not _SNAPSHOT:
             return

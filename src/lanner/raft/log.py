@@ -85,7 +85,7 @@ class Tail:
         return index
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Entries of a leader, which follow the last one without a gap."""
+        """Append entries of a leader, which follow the last one without a gap."""
         if entries[0].index != self.last_index + 1:
             raise ValueError(f"entry {entries[0].index} does not follow {self.last_index}")
         self._held += entries
@@ -107,7 +107,7 @@ class Tail:
         self._marks = deque(min(mark, first - 1) for mark in self._marks)
 
     def restore(self, index: int, term: int) -> None:
-        """A snapshot has taken the log's place."""
+        """Begin anew behind a snapshot."""
         self._held = []
         self._first_held = index + 1
         self._before_term = term
@@ -128,7 +128,7 @@ class Tail:
         return entries
 
     def stored(self) -> None:
-        """The oldest write on its way is done."""
+        """Note that the oldest write on its way is durable."""
         mark = self._marks.popleft()
         if mark > self.durable_index:
             self.durable_index = mark
@@ -176,7 +176,7 @@ class Tail:
         return _within(self._held[place : place + count_max], bytes_max)
 
     def keep(self, first: int) -> None:
-        """Peers need the entries from here on; what is before may go once it is delivered."""
+        """Keep the entries from here on for peers; let go of earlier ones once they are delivered."""
         self.keep_from = first
         self._forget()
 
@@ -235,7 +235,7 @@ class Tail:
 
     @staticmethod
     def _check_read(entries: list[Entry], first: int) -> None:
-        """A reader that skips an entry would make replicas differ: refuse before anything is applied."""
+        """Refuse entries with a gap before any is applied: they would make replicas differ."""
         if not entries or any(entry.index != first + place for place, entry in enumerate(entries)):
             raise ValueError(f"storage did not return the entries from {first} on, in order")
 

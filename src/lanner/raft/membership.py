@@ -47,7 +47,7 @@ class Membership(NamedTuple):
 
     @classmethod
     def decode(cls, payload: bytes) -> Membership:
-        """Refuses anything that `encode` could not have made: a wrong membership would split the set."""
+        """Decode a membership; refuse anything that `encode` could not have made, since it would split the set."""
         if len(payload) < _HEAD.size:
             raise RemoteProtocolError("a membership entry is cut short")
         version, voter_count, learner_count = _HEAD.unpack_from(payload)
@@ -64,7 +64,7 @@ class Membership(NamedTuple):
         return cls(frozenset(ids[:voter_count]), frozenset(ids[voter_count:]))
 
     def changed(self, change: Change, node_id: int) -> Membership:
-        """The membership one step further; refuses a step that changes nothing or leaves no voter."""
+        """Return the membership after a step; refuse one that changes nothing or leaves no voter."""
         voters, learners, node = self.voters, self.learners, frozenset({node_id})
         if node_id < 1:
             raise ValidationError("a node id is at least 1", field="node_id")
@@ -103,7 +103,7 @@ class Memberships:
         self.current_index, self.current = index, membership
 
     def truncate(self, first: int) -> bool:
-        """Entries from `first` on are gone; whether that brought an older membership back."""
+        """Forget the entries from `first` on; return whether that brought an older membership back."""
         if self.current_index < first:
             return False
         while self._history[-1][0] >= first:
@@ -112,7 +112,7 @@ class Memberships:
         return True
 
     def compact(self, index: int) -> None:
-        """Nobody will ask for a membership before this index."""
+        """Forget the memberships before this index."""
         while len(self._history) > 1 and self._history[1][0] <= index:
             del self._history[0]
 

@@ -100,12 +100,12 @@ class RaftNode:
 
     @property
     def own_term_applied(self) -> bool:
-        """A leader whose first own entry has been applied: its machine has seen all that earlier leaders committed."""
+        """Whether this leader has applied an entry of its own term, and so all that earlier leaders committed."""
         return self.leadership is not None and self.applied_index >= self.leadership.first_own_index
 
     @property
     def transferee(self) -> int:
-        """Whom leadership is being handed to; 0: nobody."""
+        """The voter that leadership is being handed to; 0 when there is none."""
         return 0 if self.leadership is None else self.leadership.transferee
 
     @property
@@ -131,11 +131,11 @@ class RaftNode:
         return self.leader_id != 0 and self.commit_index == tail.last_index and self.following.installing is None
 
     def membership_at(self, index: int) -> Membership:
-        """Who belonged to the set when this entry was the last: what a snapshot or a save at this index must carry."""
+        """Return the membership at this index, which a snapshot or a save there must carry."""
         return self.memberships.at(index)
 
     def status(self) -> dict[str, object]:
-        """A flat picture for operators."""
+        """Return the state as operators look at it."""
         tail = self.tail
         picture: dict[str, object] = {
             "state": str(self.role),
@@ -162,7 +162,7 @@ class RaftNode:
     # ------------------------------------------------------------------ what the driver puts in
 
     def tick(self) -> bool:
-        """One unit of time has passed; whether anything came of it that the next ready will show."""
+        """Count one unit of time; return whether the next ready has something because of it."""
         if self.leadership is not None:
             return self.leadership.tick()
         self.elapsed_ticks += 1
@@ -202,7 +202,7 @@ class RaftNode:
             handler(message)
 
     def propose(self, payload: bytes, kind: int = _NORMAL) -> int:
-        """Append to the log; the index is where the entry will be, if it commits. Leader only, bounded."""
+        """Append to the log of this leader; return the index of the entry, if it commits."""
         leadership = self.leadership
         if leadership is None or leadership.transferee:
             raise NotLeader(leader_id=self.leader_id if leadership is None else leadership.transferee)
@@ -240,17 +240,17 @@ class RaftNode:
             self.following.wake_leader()
 
     def leader_silent(self) -> None:
-        """The driver knows by other means that the leader's broker is not heard: no reason to wait any longer."""
+        """Let the election timeout end early: the driver does not hear the leader's broker."""
         if self.leadership is None:
             self.elapsed_ticks = max(self.elapsed_ticks, self.config.election_ticks)
 
     def report_unreachable(self, node_id: int) -> None:
-        """Messages to this peer may have been lost: find out where it is before sending more."""
+        """Probe a peer before sending more: messages to it may have been lost."""
         if self.leadership is not None:
             self.leadership.unreachable(node_id)
 
     def snapshot_message(self, node_id: int, index: int) -> Message:
-        """The message that announces a snapshot at an applied index, with its term and its membership."""
+        """Return the message that announces a snapshot at an applied index, with its term and its membership."""
         self._lead()
         if not max(1, self.tail.compacted_index) <= index <= self.applied_index:
             raise ValueError(f"a snapshot at {index} is impossible: the log is applied up to {self.applied_index}")
@@ -267,23 +267,23 @@ class RaftNode:
         )
 
     def report_snapshot(self, node_id: int, ok: bool, index: int = 0) -> None:
-        """What became of the snapshot for a peer; `index` is where it ended."""
+        """Go on sending to a peer after a snapshot that ended at `index`, or failed."""
         if self.leadership is not None:
             self.leadership.snapshot_sent(node_id, index if ok else 0)
 
     def begin_install(self, snapshot: Snapshot) -> bool:
-        """The snapshot is built and its last step may be written. False: it is no longer wanted, throw it away.
+        """Begin the last step of a snapshot that is built; False when it is no longer wanted.
 
         From True on until `installed` the node takes no entries and does not stand for election.
         """
         return self.following.begin_flip(snapshot)
 
     def installed(self, snapshot: Snapshot) -> None:
-        """The snapshot has durably taken the log's place, and whatever was stored or on its way before is void."""
+        """Take the snapshot, which is durable, as the beginning of the log; writes from before it are void."""
         self.following.flipped(snapshot)
 
     def abandon_install(self) -> None:
-        """The snapshot could not be had; the leader will offer another."""
+        """Give up the snapshot that could not be fetched; the leader offers another."""
         self.following.abandon()
 
     # ------------------------------------------------------------------ what the driver takes out
@@ -299,7 +299,7 @@ class RaftNode:
         )
 
     def ready(self) -> Ready:
-        """Everything new since the last call, handed out once."""
+        """Return everything that is new since the last call."""
         tail = self.tail
         hard_state: HardState | None = None
         if self._handed_hard_state != (self.term, self.vote):
@@ -343,7 +343,7 @@ class RaftNode:
                 self.following.stored()
 
     def applied(self, index: int) -> None:
-        """The machine has applied everything up to this index."""
+        """Note that the machine has applied everything up to this index."""
         if not self.applied_index <= index <= self.tail.delivered_index:
             raise ValueError(
                 f"applied cannot be {index}: it was {self.applied_index}, and {self.tail.delivered_index} "
@@ -352,7 +352,7 @@ class RaftNode:
         self.applied_index = index
 
     def compacted(self, index: int, term: int) -> None:
-        """The log up to this index may be gone; its term is remembered."""
+        """Forget the log up to this index, except its term."""
         tail = self.tail
         if not tail.compacted_index <= index <= self.applied_index:
             raise ValueError(
@@ -401,7 +401,7 @@ class RaftNode:
         self._election.reset()
 
     def follow(self, leader_id: int) -> None:
-        """The leader of this term was heard."""
+        """Follow the leader of this term, which was heard."""
         if self.role is Role.FOLLOWER or self.role is Role.LEARNER:
             self.leader_id = leader_id
             self.elapsed_ticks = 0
@@ -417,7 +417,7 @@ class RaftNode:
             self.role = self._passive_role()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """A snapshot is the log's new beginning."""
+        """Begin the log anew at a snapshot."""
         self.tail.restore(snapshot.index, snapshot.term)
         self.commit_index = self.applied_index = snapshot.index
         self.memberships = Memberships(snapshot.index, Membership(snapshot.voters, snapshot.learners))
@@ -426,7 +426,7 @@ class RaftNode:
     # ------------------------------------------------------------------ the rules they share
 
     def _accept_term(self, message: Message) -> bool:
-        """Judge a message of another term; whether its handler should see it."""
+        """Judge a message of another term; return whether its handler should see it."""
         kind = message.kind
         if message.term < self.term:
             if kind in _FROM_LEADERS:
@@ -484,7 +484,7 @@ class RaftNode:
         self.attention = True
 
     def commit_to(self, index: int) -> None:
-        """A follower learns what is committed."""
+        """Commit up to an index that the leader has committed."""
         if index > self.commit_index:
             self.commit_index = index
 
@@ -493,5 +493,5 @@ class RaftNode:
         return Role.LEARNER if self.node_id in self.learners else Role.FOLLOWER
 
     def _draw_timeout(self) -> int:
-        """Drawn anew each time, so that two candidates do not collide for ever."""
+        """Draw a timeout, anew each time, so that two candidates do not collide for ever."""
         return self.config.election_ticks + self._rng.randrange(self.config.election_ticks)

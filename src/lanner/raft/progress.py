@@ -63,7 +63,7 @@ class Progress:
         return len(self._inflight) < messages_max and self.inflight_bytes < bytes_max
 
     def sent(self, last: int, size: int) -> None:
-        """An append with entries up to `last` was sent."""
+        """Note an append with entries up to `last`."""
         if self.state is ProgressState.REPLICATE:
             self.next_index = last + 1
             self._inflight.append((last, size))
@@ -85,7 +85,7 @@ class Progress:
         self.state = ProgressState.SNAPSHOT
 
     def acknowledged(self, index: int, first_held: int) -> bool:
-        """The peer holds everything up to `index`; whether that is news. `first_held`: the log begins there."""
+        """Note that the peer holds everything up to `index`; return whether that is news."""
         news = index > self.match_index
         if news:
             self.match_index = index
@@ -105,7 +105,7 @@ class Progress:
         return news
 
     def refused(self, index: int, next_index: int) -> bool:
-        """The peer has no entry `index` that agrees; False when the refusal is about something long settled."""
+        """Note that the peer has no entry `index` that agrees; False when that was settled long ago."""
         if self.state is ProgressState.REPLICATE:
             if index <= self.match_index:
                 return False
