@@ -15,9 +15,13 @@ from grpc_reflection.v1alpha import reflection
 
 from lanner import limits
 from lanner.api.grpc import health, queue_service
+from lanner.api.grpc.administration import Administration
 from lanner.api.grpc.backing import Backing
+from lanner.api.grpc.consuming import Consuming
+from lanner.api.grpc.generated.lanner.v1 import queue_pb2
 from lanner.api.grpc.health import Health
-from lanner.api.grpc.methods import Arrivals, MethodTable
+from lanner.api.grpc.methods import Arrivals, Method, MethodTable
+from lanner.api.grpc.publishing import Publishing
 from lanner.api.grpc.queue_service import QueueService
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
@@ -25,8 +29,15 @@ from lanner.net.unfinished import Unfinished
 if TYPE_CHECKING:
     from lanner.broker.service import Service
 
+LANNER: Final = queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name
 _HANDSHAKE_MS: Final = 10_000
 _METADATA_BYTES_MAX: Final = 16 * limits.KIB
+
+
+def lanner_methods(backing: Backing) -> dict[str, Method]:
+    """The methods of `lanner.v1.Queue`."""
+    parts = (Publishing(backing), Consuming(backing), Administration(backing))
+    return {name: method for part in parts for name, method in part.methods().items()}
 
 
 class GrpcDoor:
@@ -37,7 +48,7 @@ class GrpcDoor:
         self._arrivals = Arrivals(Unfinished() if unfinished is None else unfinished)
         self._seats = Seats() if seats is None else seats
         self._server: grpc.aio.Server | None = None
-        self._health = Health(self._backing, (queue_service.SERVICE,))
+        self._health = Health(self._backing, (queue_service.SERVICE, LANNER))
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, with the port that port 0 became."""
@@ -46,6 +57,7 @@ class GrpcDoor:
             options=_options(self._seats.lend(limits.GRPC_SEATS_SHARE)), maximum_concurrent_rpcs=limits.GRPC_CALLS_MAX
         )
         services = {
+            LANNER: lanner_methods(self._backing),
             queue_service.SERVICE: QueueService(self._backing).methods(),
             health.SERVICE: self._health.methods(),
         }
@@ -69,7 +81,6 @@ class GrpcDoor:
         self._health.stopping.set()
         self._arrivals.stop()
         await server.stop(drain_ms / 1_000)
-        await self._backing.released()
 
 
 def _options(connections_max: int) -> list[tuple[str, int]]:

@@ -115,11 +115,11 @@ class QueueService:
                 f"consumer {consumer.id} is not connected to topic {topic}: name it in Connect", topic=topic
             )
         poll = Poll(consumer.group, topic, consumer.id, -1, [partition], max_messages=1)
-        delivered = await self._backing.poll(poll)
+        handed = await self._backing.poll(poll)
         try:
             caller.trail(topic=topic, partition=asked.partition_id)
             response = calls.ReceiveMessageForPartitionIDResponse()
-            for message, token, _ in delivered:
+            for message, token, _ in handed.messages:
                 receipt = Receipt(topic, partition, message.offset, token, consumer.group, consumer.id)
                 response.message.CopyFrom(
                     types.Message(
@@ -132,7 +132,8 @@ class QueueService:
                 )
             await caller.send(response)
         except BaseException:
-            self._backing.release_later(poll, delivered)
+            if handed.unheard is not None:
+                handed.unheard()
             raise
 
     async def ack(self, asked: calls.AckMessageRequest, caller: Caller) -> calls.AckMessageResponse:

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from lanner import limits
+from lanner.api.deduplication import dedup_ids
 from lanner.api.rest.falconq_shapes import (
     ConsumeQuery,
     ConsumeReply,
@@ -29,7 +30,7 @@ from lanner.api.rest.falconq_shapes import (
     RaftStatsQuery,
 )
 from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
-from lanner.api.rest.publishing import dedup_ids, idempotency_key
+from lanner.api.rest.publishing import idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
 from lanner.broker.desks.calls import NewMessage

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from lanner import limits
+from lanner.api.deduplication import KEY_BYTES_MAX
 from lanner.api.rest.operations import Operation
-from lanner.api.rest.publishing import IDEMPOTENCY_KEY_BYTES_MAX
 from lanner.api.rest.shapes import NAME_SCHEMA, RULES, NoBody, NoQuery, Problem
 from lanner.api.rest.system import software_version
 from lanner.errors import (
@@ -105,7 +105,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         for name, schema in shape["properties"].items():
             parameters.append({"name": name, "in": "query", "required": name in shape["required"], "schema": schema})
     for name, meaning in operation.headers.items():
-        schema = {"type": "string", "pattern": f"^[!-~]{{1,{IDEMPOTENCY_KEY_BYTES_MAX}}}$"}
+        schema = {"type": "string", "pattern": f"^[!-~]{{1,{KEY_BYTES_MAX}}}$"}
         parameters.append({"name": name, "in": "header", "required": False, "description": meaning, "schema": schema})
     return parameters
 

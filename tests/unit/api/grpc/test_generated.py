@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.descriptor import ServiceDescriptor
 
 from lanner.api.grpc import door
+from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as lanner_pb2
 from lanner.api.grpc.generated.queue.v1 import queue_pb2
 from lanner.api.grpc.queue_service import QueueService
 
@@ -39,6 +40,11 @@ def served(service: ServiceDescriptor, methods: Any) -> None:
 def test_every_method_of_queue_is_served() -> None:
     backing: Any = None
     served(queue_pb2.DESCRIPTOR.services_by_name["QueueService"], QueueService(backing).methods())
+
+
+def test_every_method_of_lanner_is_served() -> None:
+    backing: Any = None
+    served(lanner_pb2.DESCRIPTOR.services_by_name["Queue"], door.lanner_methods(backing))
 
 
 async def test_a_taken_address_is_an_error_and_not_shared() -> None:

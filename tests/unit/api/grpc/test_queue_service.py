@@ -14,7 +14,7 @@ from lanner.broker.desks.calls import Delivered
 from lanner.broker.desks.unpacking import Handed
 from lanner.calls import Answer
 from lanner.model import Message
-from lanner.wire.messages import Metadata, MetadataReply, PartitionInfo, Release, Settled, SettledItem, TopicInfo
+from lanner.wire.messages import MetadataReply, PartitionInfo, Poll, TopicInfo
 
 LEASED = Delivered(
     Message(topic="orders", partition=0, offset=5, value=b"x", key=None, priority=4, timestamp_ms=1), 7, 0
@@ -22,19 +22,21 @@ LEASED = Delivered(
 
 
 class ScriptedBroker:
-    """Answers what a door asks, and keeps it."""
+    """Hands out one message, and counts when it goes back."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.polls: list[Poll] = []
+        self.given_back = 0
 
     async def ask(self, identity: object, call: Any, bulk: Any = ()) -> Any:
-        self.asked.append(call)
-        if isinstance(call, Metadata):
-            return Answer(MetadataReply("c", [], [TopicInfo("orders", 1, [PartitionInfo(0, "n")])]))
-        return Answer(Settled([SettledItem(0, 1)]))
+        return Answer(MetadataReply("c", [], [TopicInfo("orders", 1, [PartitionInfo(0, "n")])]))
 
-    async def poll_messages(self, identity: object, call: Any) -> Handed:
-        return Handed([LEASED])
+    async def poll_messages(self, identity: object, call: Poll) -> Handed:
+        self.polls.append(call)
+        return Handed([LEASED], self.give_back)
+
+    def give_back(self) -> None:
+        self.given_back += 1
 
 
 class DeafCaller:
@@ -55,8 +57,6 @@ async def test_a_lease_whose_message_was_not_taken_goes_back_uncounted() -> None
     request = calls.ReceiveMessageForPartitionIDRequest(consumer_id="c", partition_id="orders-0")
     with pytest.raises(asyncio.CancelledError):
         await queue.receive(request, asking)
-    await backing.released()
-    (release,) = [call for call in broker.asked if isinstance(call, Release)]
-    (item,) = release.items
-    assert (release.group, release.topic) == ("g", "orders")
-    assert (item.partition, item.token, item.first_offset, item.count) == (0, 7, 5, 1)
+    (poll,) = broker.polls
+    assert (poll.group, poll.topic, poll.member, poll.partitions, poll.max_messages) == ("g", "orders", "c", [0], 1)
+    assert broker.given_back == 1

@@ -1,0 +1,60 @@
+"""One key for a whole request of messages, as dedup ids of the batches that it becomes.
+
+A dedup id belongs to a batch, and a partition answers a known one with the first result. One request may become several
+batches of the same partition (different priorities, different delays, or simply too large for one), so the key alone
+would make the second batch look like a repetition of the first. Therefore each slice of the request has its own id:
+the key, a zero byte that no key can hold, and the slice's number. Slices follow from the request's content alone,
+so the same request again makes the same ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from lanner import limits
+from lanner.broker.desks.calls import NewMessage
+from lanner.errors import ValidationError
+
+KEY_BYTES_MAX: Final = limits.DEDUP_ID_BYTES_MAX - 12
+_KEY_PATTERN: Final = re.compile(rb"[!-~]{1,%d}" % KEY_BYTES_MAX)
+_SLICE_BYTES_MAX: Final = limits.MIB
+_SLICE_MESSAGES_MAX: Final = 4_096
+
+
+def check_key(key: bytes, what: str) -> bytes:
+    """The key of a request, if it may be one."""
+    if not _KEY_PATTERN.fullmatch(key):
+        raise ValidationError(
+            f"the {what} of {len(key)} bytes is not valid: use 1 to {KEY_BYTES_MAX} visible ASCII characters",
+            field=what,
+        )
+    return key
+
+
+def dedup_ids(
+    key: bytes, messages: Sequence[NewMessage], kinds: Sequence[object] | None = None
+) -> Sequence[NewMessage]:
+    """The messages with a dedup id each, one per slice; as they are without a key.
+
+    `kinds` tells apart messages that cannot share a batch for a reason that is not visible in them in the same way each
+    time: a delay is a different time of delivery in every repetition of the request.
+    """
+    if not key:
+        return messages
+    numbers: dict[object, int] = {}
+    sizes: dict[int, tuple[int, int]] = {}
+    marked = []
+    for place, message in enumerate(messages):
+        kind = (message.priority, kinds[place] if kinds else None)
+        size = len(message.value) + len(message.key or b"")
+        number = numbers.setdefault(kind, len(sizes))
+        size_before, count_before = sizes.get(number, (0, 0))
+        if count_before and (size_before + size > _SLICE_BYTES_MAX or count_before >= _SLICE_MESSAGES_MAX):
+            number = numbers[kind] = len(sizes)
+            size_before = count_before = 0
+        sizes[number] = (size_before + size, count_before + 1)
+        marked.append(replace(message, dedup_id=key + b"\0%d" % number))
+    return marked
