@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from lanner.testing.group_simulation import GroupSimulation
-from lanner.testing.planted_groups import GROUP_PLANTS
+from lanner.testing.planted_groups import GROUP_PLANTS, QUEUE_GROUP_PLANTS
+from lanner.testing.queue_group_simulation import QueueGroupSimulation
 
 SEEDS = 60
 MET = (  # each at least once in ten seeds
@@ -55,13 +56,26 @@ RECORDED = {
 }
 
 
-def test_every_seed_keeps_every_rule_and_meets_what_it_should() -> None:
+QUEUE_RECORDED = {
+    "poll-unchecked": 3,
+    "poll-without-fence": 3,
+    "queue-dead-kept": 0,
+    "queue-move-needless": 0,
+    "shared-with-owners": 0,
+}
+QUEUE_MET = ("assignments", "evictions", "fenced", "joins", "kills", "leases", "leaves", "lost", "sleeps", "switches")
+
+
+@pytest.mark.parametrize(("kind", "met"), [(GroupSimulation, MET), (QueueGroupSimulation, QUEUE_MET)])
+def test_every_seed_keeps_every_rule_and_meets_what_it_should(
+    kind: type[GroupSimulation], met: tuple[str, ...]
+) -> None:
     totals: Counter[str] = Counter()
     for seed in range(SEEDS):
-        simulation = GroupSimulation(seed)
+        simulation = kind(seed)
         assert simulation.run() == [], f"seed {seed}"
         totals += simulation.counts
-    assert {name: totals[name] for name in MET if totals[name] < SEEDS / 10} == {}
+    assert {name: totals[name] for name in met if totals[name] < SEEDS / 10} == {}
 
 
 def test_a_seed_always_runs_to_the_same_end() -> None:
@@ -73,16 +87,19 @@ def test_a_seed_always_runs_to_the_same_end() -> None:
 
 def test_every_planted_bug_has_a_recorded_seed() -> None:
     assert set(RECORDED) == set(GROUP_PLANTS)
+    assert set(QUEUE_RECORDED) == set(QUEUE_GROUP_PLANTS)
 
 
-@pytest.mark.parametrize("name", sorted(RECORDED))
+@pytest.mark.parametrize("name", sorted(RECORDED | QUEUE_RECORDED))
 def test_a_planted_bug_is_caught_by_its_recorded_seed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = GROUP_PLANTS[name]
+    plant = (GROUP_PLANTS | QUEUE_GROUP_PLANTS)[name]
+    kind = GroupSimulation if name in RECORDED else QueueGroupSimulation
     plant.put(monkeypatch.setattr)
-    rules = {violation.rule for violation in GroupSimulation(RECORDED[name]).run()}
+    rules = {violation.rule for violation in kind((RECORDED | QUEUE_RECORDED)[name]).run()}
     assert rules & set(plant.caught_by), f"only {sorted(rules)} were broken"
 
 
 @pytest.mark.parametrize("seed", sorted(set(RECORDED.values())))
 def test_without_the_bug_the_same_seed_breaks_no_rule(seed: int) -> None:
     assert GroupSimulation(seed).run() == []
+    assert QueueGroupSimulation(seed).run() == []

@@ -2,7 +2,7 @@
 
 What members believe is never judged, but for one thing: that nobody works beside an owner who was not told so.
 
-- `order`: claims of a partition come in rising order of their fences, and under one fence one member claims.
+- `order`: claims and leases of a partition come in rising order of their fences, one member under each.
 - `zombie`: after a claim, no commit of another member counts until that one has claimed.
 - `progress`: what is committed falls only by a seek.
 - `hand-over`: after an orderly release the next owner begins where the last one stopped, and nobody else works there.
@@ -83,6 +83,18 @@ class GroupJudge:
         if after < max(before, place.committed):
             self.broken("progress", f"progress fell from {place.committed} to {after}", partition)
         place.committed = max(after, 0)
+
+    def leased(self, partition: int, member: str, fence: Fence, shared: bool) -> None:
+        """A poll of a queue group was handed something; in a shared group everybody polls under one fence."""
+        self.counts["leases"] += 1
+        place = self._place(partition)
+        if fence[1] == 0 and place.fence == (0, 0):
+            return  # where nobody ever was a member, calls from outside leave no trace
+        if fence < place.fence or (fence == place.fence and not shared and place.holder not in ("", member)):
+            self.broken(
+                "order", f"{member} was served under {fence} after {place.holder} under {place.fence}", partition
+            )
+        place.holder, place.fence = member, fence
 
     def sought(self, partition: int, fence: Fence, offset: int) -> None:
         place = self._place(partition)

@@ -12,7 +12,7 @@ Once the faults are over the group must come to rest. `group_checkers` judges.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lanner import features
 from lanner.client.assignments import Granted, Phase, View
@@ -49,6 +49,11 @@ _NOTHING: Final = (0, 0)
 
 
 class GroupSimulation(SimMetadata):
+    """A stream group: its members claim, work, commit and release."""
+
+    kind: ClassVar[GroupKind] = GroupKind.STREAM
+    assignor: ClassVar[str] = ""
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self._late: list[Callable[[], None]] = []
@@ -104,9 +109,10 @@ class GroupSimulation(SimMetadata):
             process.member = f"m{self._joins}"
         change = Joined(
             GROUP,
-            GroupKind.STREAM,
+            self.kind,
             process.member,
             (TOPIC,),
+            assignor=self.assignor,
             instance=process.instance,
             session_ms=SESSION_MS,
         )
@@ -142,7 +148,8 @@ class GroupSimulation(SimMetadata):
             return
         except MemberUnknown:
             newest = self._newest.group(GROUP)
-            self.judge.told_unknown(process.member, newest is not None and process.member in newest.ids)
+            known = None if newest is None else newest.ids.get(process.member)
+            self.judge.told_unknown(process.member, known == process.number)  # a late join may have made another one
             self._lose_all(process)
             return
         assert group is not None
@@ -283,6 +290,10 @@ class GroupSimulation(SimMetadata):
 
     # ------------------------------------------------------------------ operators and brokers
 
+    def _interfere(self) -> None:
+        """What an operator does to this kind of group."""
+        self._reset()
+
     def _reset(self) -> None:
         """Seek back while members work: first a generation that is made for it, then the seek under that one."""
         [touched] = self._change(Altered(GROUP))
@@ -346,7 +357,7 @@ class GroupSimulation(SimMetadata):
             (1, self._grow),
         ]
         if self._newest.group(GROUP) is not None:
-            acts += [(1, self._reset), (2, self._forget_group)]
+            acts += [(1, self._interfere), (2, self._forget_group)]
         if self._static:
             acts.append((1, self._start_twice))
         awake = self._awake()
@@ -424,6 +435,8 @@ class GroupSimulation(SimMetadata):
             return
         if set(group.ids) != {one.member for one in living}:
             self.judge.broken("rest", f"members are {sorted(group.ids)}, {[one.member for one in living]} live")
+        if group.shared:
+            return
         working = {
             (granted.partition, granted.grant): process.number
             for process in living

@@ -10,7 +10,7 @@ from lanner.client.assignments import Assignments, Turn
 from lanner.cluster import assignors, group_views, grouping, ownership, views
 from lanner.cluster.assignors import sticky
 from lanner.cluster.coordinating import Coordinator
-from lanner.partition import passes, records
+from lanner.partition import passes, polling, records
 from lanner.partition.fences import check_fence
 from lanner.partition.passes import Pass
 from lanner.partition.requests import Claimed
@@ -242,6 +242,40 @@ def _believe_old_views(patch: Patch) -> None:
     patch(GroupSimulation, "_is_behind", lambda self, process, copy, seen: False)
 
 
+def _poll_unchecked(patch: Patch) -> None:
+    patch(polling, "check_fence", lambda group, accepted, asked: None)
+
+
+def _poll_without_fence(patch: Patch) -> None:
+    patch(polling, "leaves_trace", lambda accepted, asked: False)
+
+
+def _share_with_owners(patch: Patch) -> None:
+    """A group that becomes shared, or ceases to be, keeps its owners."""
+    alter = grouping._alter
+
+    def alter_and_restore(state: Any, change: Any) -> Any:
+        group = state.groups.by_name(change.group)
+        owned = (
+            []
+            if group is None
+            else [(place, *group.owner_of(place)) for places in group.owned.values() for place in places]
+        )
+        result = alter(state, change)
+        for place, owner, grant, heir in owned:
+            ownership.give(state.groups, group, place, owner, grant, heir)
+        return result
+
+    patch(grouping, "_alter", alter_and_restore)
+
+
+QUEUE_GROUP_PLANTS: Final[dict[str, Plant]] = {
+    "poll-unchecked": Plant("a poll below the fence is served", ("order",), _poll_unchecked),
+    "poll-without-fence": Plant("what a poll hands out raises no fence", ("order",), _poll_without_fence),
+    "shared-with-owners": Plant("a shared group keeps its owners", ("state",), _share_with_owners),
+    "queue-move-needless": Plant("assignments do not look at who has what", ("moves",), _start_afresh),
+    "queue-dead-kept": Plant("silence is not noticed", ("rest",), _keep_the_dead),
+}
 GROUP_PLANTS: Final[dict[str, Plant]] = {
     "unstable-assignment": Plant(
         "the same question is answered differently",
