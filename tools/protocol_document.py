@@ -134,6 +134,7 @@ def _type(shape: Any) -> str:
         case shapes.StructType(cls=cls):
             return f"[{cls.__name__}](#{cls.__name__.lower()})"
     simple = {shapes.BoolType: "bool", shapes.BytesType: "bin", shapes.NoneType: "nil", shapes.AnyType: "any"}
+    simple[shapes.RawType] = "array"
     return simple[type(shape)]
 
 

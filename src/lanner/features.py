@@ -22,6 +22,7 @@ RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0", 4: "0.4.0"}  # which brou
 
 IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
 STAGES: Final = 3  # staged publish, lanes and dead letters as streams, archive holds
+CALLERS: Final = 4  # a call that one broker passes on to another names who made it
 PRODUCER_FLOORS: Final = 4  # what a partition with too many producers forgot is refused, not stored again
 GROUPS: Final = 4  # members of groups, assignments, fences
 

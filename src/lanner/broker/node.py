@@ -31,6 +31,7 @@ from lanner.broker.links.joining import Joining
 from lanner.broker.links.leaders import KnownLeaders
 from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.links.peers import Peers
+from lanner.broker.links.proof import SameCluster
 from lanner.broker.links.registering import keep_registered
 from lanner.broker.metadata_watch import MetadataWatch
 from lanner.broker.opening import Converting
@@ -260,6 +261,7 @@ class Node:
             self.clock,
             self.proposals,
             self.readiness,
+            SameCluster(lambda: self.membership.cluster_id),
             kick=kick,
             fail=fail,
         )

@@ -68,12 +68,14 @@ class ClientLink(Link):
         return self._connection.unanswered
 
     def request(
-        self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()
+        self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = (), caller: str = ""
     ) -> asyncio.Future[Reply]:
-        """Ask. The future gives the reply or raises what the broker reported; it may be cancelled at any time."""
+        """Ask. The future gives the reply or raises what the broker reported; it may be cancelled at any time.
+
+        A `caller` is named where a broker passes on what somebody else asked it."""
         if not self.is_open:
             raise self._loss()
-        correlation = self._connection.request(command, control, bulk)
+        correlation = self._connection.request(command, control, bulk, caller)
         future: asyncio.Future[Reply] = self._loop.create_future()
         self._waiting[correlation] = future
         if not self._flush_due:

@@ -53,3 +53,4 @@ class Command(IntEnum):
     SNAPSHOT = 0x63
     PULSE = 0x64
     REPORT = 0x65
+    FORWARD = 0x66

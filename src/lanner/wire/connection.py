@@ -35,6 +35,7 @@ from lanner.wire.messages import (
     ERROR,
     PROTOCOL_VERSION,
     REPLY,
+    Call,
     Command,
     Control,
     ErrorReply,
@@ -43,6 +44,7 @@ from lanner.wire.messages import (
     PeerHello,
     Settled,
 )
+from lanner.wire.peers import Forward
 from lanner.wire.states import TRANSITIONS, Answer, Phase, State, Step, illegal_step, step_exchange
 
 VERSIONS: Final = (PROTOCOL_VERSION,)
@@ -52,6 +54,7 @@ ERROR_MESSAGE_LENGTH_MAX: Final = 4_000
 # Looked up on its class for every frame, a member costs as much as a call.
 _HELLO: Final = Command.HELLO
 _POLL: Final = Command.POLL
+_FORWARD: Final = Command.FORWARD
 _STEP_REQUEST: Final = Step.REQUEST
 _STEP_ANSWER: Final = Step.ANSWER
 _CLOSED: Final = State.CLOSED
@@ -93,6 +96,7 @@ class Request(msgspec.Struct):
     bulk: memoryview
     control_bytes: int = 0  # of the control part, as it came
     phase: Phase = Phase.ASKED  # what it may still be answered with
+    caller: str = ""  # who made the call that another broker passes on; empty: its sender
 
 
 class Reply(NamedTuple):
@@ -306,12 +310,23 @@ class ServerConnection(_Connection):
             control = decoder.decode(frame.control)
         except DECODE_ERRORS as error:
             raise explain(command.name, EXCHANGES[command].request, error) from None
+        if command is _FORWARD:
+            return self._open_envelope(frame, control)
         if command is _HELLO:
             _check_versions(control)
         # Without bulk nothing of the frame is kept: its bytes go once they are decoded.
         bulk = frame.bulk if takes_bulk else _NO_BULK
         phase = _first_phase(command, control)
         return Request(command, frame.correlation, control, bulk, len(frame.control), phase)
+
+    def _open_envelope(self, frame: Frame, envelope: Forward) -> Request:
+        """The call that another broker passes on, as if its caller had sent it."""
+        known = _REQUESTS.get(envelope.command)
+        if known is None or not issubclass(EXCHANGES[known[0]].request, Call):
+            raise RemoteProtocolError(f"FORWARD: command 0x{envelope.command:02x} is no call", field="command")
+        request = self._understand(frame._replace(command=envelope.command, control=memoryview(envelope.call)))
+        request.caller = envelope.caller
+        return request
 
     def _refuse_frame(self, frame: Frame, error: LannerError) -> None:
         """Fail this request alone if the connection is open and its sender waits for an answer; else end."""
@@ -363,14 +378,16 @@ class ClientConnection(_Connection):
         self._step(Step.HELLO)
         self._ask(Command.HELLO, Hello(list(VERSIONS), client, token, peer), ())
 
-    def request(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> int:
-        """Ask; the correlation id under which the reply will come."""
+    def request(
+        self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = (), caller: str = ""
+    ) -> int:
+        """Ask; the correlation id under which the reply will come. `caller`: of a call that is passed on."""
         self._step(_STEP_REQUEST)
         exchange = EXCHANGES[command]
         if type(control) is not exchange.request or (bulk and not exchange.request_bulk) or not exchange.answered:
             kind = exchange.request.__name__
             raise LocalProtocolError(f"{command.name} is asked with {kind}, not {type(control).__name__}")
-        return self._ask(command, control, bulk)
+        return self._ask(command, control, bulk, caller)
 
     def tell(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = ()) -> None:
         """Say something that is never answered. What the other end does not understand of it ends the connection."""
@@ -403,13 +420,17 @@ class ClientConnection(_Connection):
             self.close(self._reader.failure)
         return replies
 
-    def _ask(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview]) -> int:
+    def _ask(self, command: Command, control: Control, bulk: Sequence[bytes | memoryview], caller: str = "") -> int:
         correlation = self._correlation
         while True:  # ids come round after 2**32 requests; one that still waits is passed over
             correlation = correlation % CORRELATION_MAX + 1
             if correlation not in self._asked:
                 break
-        self._put(encode_frame(command, correlation, control, bulk))
+        if caller:
+            envelope = Forward(caller, command, msgspec.Raw(msgspec.msgpack.encode(control)))
+            self._put(encode_frame(_FORWARD, correlation, envelope, bulk))
+        else:
+            self._put(encode_frame(command, correlation, control, bulk))
         self._correlation = correlation
         self._asked[correlation] = command, _first_phase(command, control)
         return correlation

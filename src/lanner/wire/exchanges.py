@@ -73,6 +73,7 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.FORGET: Exchange(staging.Forget, administration.CountReply),
     Command.PEER_INFO: Exchange(peers.PeerInfo, peers.PeerInfoReply),
     Command.PROPOSE: Exchange(peers.Propose, peers.Proposed, request_bulk=True),
+    Command.FORWARD: Exchange(peers.Forward, messages.Empty, request_bulk=True),
     Command.RAFT: Exchange(peers.RaftFrame, messages.Empty, request_bulk=True, answered=False),
     Command.SNAPSHOT: Exchange(peers.SnapshotFrame, messages.Empty, request_bulk=True, answered=False),
     Command.PULSE: Exchange(peers.Pulse, messages.Empty, answered=False),

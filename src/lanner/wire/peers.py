@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, field
+from msgspec import Meta, Raw, field
 
 from lanner import limits
 from lanner.wire.messages import Address, Control, Name, Number
@@ -40,6 +40,15 @@ class PeerInfoReply(Control):
     brokers: Annotated[list[Founder], Meta(max_length=limits.BROKERS_MAX)] = field(
         default_factory=list
     )  # that the cluster has now, for a broker that asked to join; none from 0.1.0
+
+
+class Forward(Control):
+    """A call, passed on by the broker where it came in to the one that serves it, with the name of who made it. Bulk:
+    that of the call. It is answered as the call is. From feature level 4 on."""
+
+    caller: Annotated[str, Meta(min_length=1, max_length=limits.NAME_LENGTH_MAX)]
+    command: Annotated[int, Meta(ge=0, le=127)]  # of the call
+    call: Raw  # its control part
 
 
 class Propose(Control):

@@ -143,6 +143,7 @@ class Office:
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
+        caller: str = "",
     ) -> Reply:
         """As over a link: everything goes as bytes, errors too."""
         self.called.append((node_id, command))
@@ -153,7 +154,8 @@ class Office:
         asked = msgspec.msgpack.decode(msgspec.msgpack.encode(control), type=exchange.request)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                answered, parts, _ = await other.service.serve(PEER, asked, bulk)
+                identity = Identity(caller, "peer") if caller else PEER
+                answered, parts, _ = await other.service.serve(identity, asked, bulk)
         except TimeoutError:
             raise DeadlineExceeded(f"{node_id} did not answer") from None
         except LannerError as error:

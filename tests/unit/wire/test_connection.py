@@ -300,6 +300,9 @@ SAMPLES: dict[type[Control], Control] = {
     peers.PeerInfo: peers.PeerInfo(FOUNDER, True),
     peers.PeerInfoReply: peers.PeerInfoReply(FOUNDER, "c", [FOUNDER]),
     peers.Propose: peers.Propose(),
+    peers.Forward: peers.Forward(
+        "alice", int(Command.OFFSETS), msgspec.Raw(msgspec.msgpack.encode(messages.Offsets("t")))
+    ),
     peers.Proposed: peers.Proposed(7),
     peers.RaftFrame: peers.RaftFrame([(0, 2)]),
     peers.SnapshotFrame: peers.SnapshotFrame(),
@@ -307,7 +310,8 @@ SAMPLES: dict[type[Control], Control] = {
 }
 
 
-ANSWERED = [command for command in Command if EXCHANGES[command].answered and command is not Command.HELLO]
+BARE = (Command.HELLO, Command.FORWARD)  # the one opens a connection, the other is opened before anybody sees it
+ANSWERED = [command for command in Command if EXCHANGES[command].answered and command not in BARE]
 UNANSWERED = [command for command in Command if not EXCHANGES[command].answered]
 
 
@@ -653,3 +657,55 @@ def test_a_frame_of_the_codec_and_of_this_file_are_the_same() -> None:
     assert b"".join(encode_frame(Command.PUBLISH, 5, Publish("t", 1), [b"z"])) == frame(
         Command.PUBLISH, ["t", 1, 0], b"z"
     )
+
+
+# ---------------------------------------------------------------------- calls that are passed on
+
+
+@pytest.mark.parametrize("command", [Command.OFFSETS, Command.PUBLISH, Command.POLL])
+def test_a_call_that_is_passed_on_comes_out_of_its_envelope_as_if_its_caller_had_sent_it(command: Command) -> None:
+    client, server = open_pair()
+    call, answer = SAMPLES[EXCHANGES[command].request], SAMPLES[EXCHANGES[command].reply]
+    bulk = [b"in"] if EXCHANGES[command].request_bulk else []
+    correlation = client.request(command, call, bulk, "alice")
+    sent = b"".join(client.take_outgoing())
+    assert b"alice" in sent
+    [request] = server.receive(sent)
+    assert (request.command, request.control, request.caller) == (command, call, "alice")
+    assert bytes(request.bulk) == b"".join(bulk)
+    server.reply(request, answer, [b"out"] if EXCHANGES[command].reply_bulk else [])
+    [reply] = client.receive(b"".join(server.take_outgoing()))
+    assert isinstance(reply, Reply)
+    assert (reply.correlation, reply.command, reply.control) == (correlation, command, answer)
+
+
+def test_a_call_of_the_sender_itself_names_nobody() -> None:
+    client, server = open_pair()
+    client.request(Command.OFFSETS, messages.Offsets("t"))
+    [request] = server.receive(b"".join(client.take_outgoing()))
+    assert request.caller == ""
+
+
+@pytest.mark.parametrize(
+    ("envelope", "bulk", "match"),
+    [
+        (peers.Forward("a", int(Command.PROPOSE), msgspec.Raw(b"\x90")), [], "0x61 is no call"),
+        (peers.Forward("a", int(Command.FORWARD), msgspec.Raw(b"\x90")), [], "0x66 is no call"),
+        (peers.Forward("a", 0x7F, msgspec.Raw(b"\x90")), [], "0x7f is no call"),
+        (peers.Forward("a", int(Command.OFFSETS), msgspec.Raw(b"\x90")), [], "OFFSETS: topic is not valid"),
+        (peers.Forward("a", int(Command.OFFSETS), msgspec.Raw(b"\x91\xa1t")), [b"x"], "OFFSETS: bulk is not valid"),
+        (peers.Forward("", int(Command.OFFSETS), msgspec.Raw(b"\x91\xa1t")), [], "FORWARD: caller is not valid"),
+    ],
+)
+def test_an_envelope_with_something_else_in_it_is_refused_alone(
+    envelope: peers.Forward, bulk: list[bytes], match: str
+) -> None:
+    client, server = open_pair()
+    correlation = client.request(Command.PING, Empty())
+    client.take_outgoing()
+    assert server.receive(b"".join(encode_frame(Command.FORWARD, correlation, envelope, bulk))) == []
+    assert not server.is_closed
+    [failure] = client.receive(b"".join(server.take_outgoing()))
+    assert isinstance(failure, Failure)
+    with pytest.raises(ProtocolError, match=match):
+        raise failure.error

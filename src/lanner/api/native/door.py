@@ -194,6 +194,9 @@ class _Session:
     def handle(self, request: Request) -> None:
         if self._peer is not None and self._take(request):
             return
+        if request.caller and not self._is_from_a_peer:
+            self._refuse_stranger(request, "FORWARD")
+            return
         try:
             self._controls.take(request.command, request.control_bytes)
         except Overloaded as error:
@@ -246,7 +249,7 @@ class _Session:
         else:
             if command in _BETWEEN_BROKERS:
                 if self._peer is None or self._intake is None:
-                    self._refuse_stranger(request)
+                    self._refuse_stranger(request, command.name)
                     self._controls.give_back(request.control_bytes)
                     return
                 work = self._answer_peer(self._peer, self._intake, request)
@@ -315,8 +318,16 @@ class _Session:
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
 
-    def _refuse_stranger(self, request: Request) -> None:
-        error = ProtocolError(f"{request.command.name} is for brokers: they say in HELLO who they are")
+    @property
+    def _is_from_a_peer(self) -> bool:
+        return self._peer is not None and self._intake is not None and self._intake.is_peer(self._peer)
+
+    def _caller(self, request: Request) -> Identity:
+        """Who makes a call: this session's client, or the one whose call another broker passes on."""
+        return Identity(request.caller, "peer") if request.caller else self._identity
+
+    def _refuse_stranger(self, request: Request, what: str) -> None:
+        error = ProtocolError(f"{what} is for brokers: they say in HELLO who they are")
         if not self._link.fail(request, error):
             self._link.end(error)  # nobody waits for an answer to it
 
@@ -324,7 +335,7 @@ class _Session:
 
     def _append(self, request: Request) -> None:
         asked, size = request.control, len(request.bulk)
-        service, identity = self._service, self._identity
+        service, identity = self._service, self._caller(request)
         future: asyncio.Future[Any]
         try:
             if request.command is _STAGE:
@@ -360,7 +371,7 @@ class _Session:
 
     async def _call(self, request: Request) -> None:
         try:
-            answer = await self._asker(request.control)(self._identity, request.control)
+            answer = await self._asker(request.control)(self._caller(request), request.control)
             self._link.reply(request, answer.control, answer.bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
@@ -382,7 +393,8 @@ class _Session:
     async def _poll(self, request: Request, settling: asyncio.Task[None] | None) -> None:
         asked: Poll = request.control
         try:
-            found = await self._asker(asked)(self._identity, replace(asked, settles=[]) if asked.settles else asked)
+            poll = replace(asked, settles=[]) if asked.settles else asked
+            found = await self._asker(asked)(self._caller(request), poll)
         except Exception as problem:
             if settling is not None:
                 await asyncio.shield(settling)
@@ -398,7 +410,7 @@ class _Session:
         asked: Poll = request.control
         try:
             settle = Settle(asked.group, asked.topic, asked.settles)
-            reply = (await self._asker(asked)(self._identity, settle)).control
+            reply = (await self._asker(asked)(self._caller(request), settle)).control
         except Exception as problem:
             # The poll is answered for itself, so what befell all the settles is told settle by settle.
             code = _unexpected(request, problem).code

@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
+from lanner import features
 from lanner.broker.desks.desk import Desk
 from lanner.broker.desks.routes import Routes
 from lanner.broker.forwarding.hops import hop
@@ -217,7 +218,8 @@ class Asking:
             return await self._service.handle(call, bulk)
         self.forwarded += 1
         name = self._routes.name_of(node_id)
-        return await hop(self._node.peers, node_id, name, call, bulk, min(timeout_ms, DEADLINE_MS))
+        caller = identity.name if self._node.engine.feature_level >= features.CALLERS else ""
+        return await hop(self._node.peers, node_id, name, caller, call, bulk, min(timeout_ms, DEADLINE_MS))
 
     # ------------------------------------------------------------------ where
 

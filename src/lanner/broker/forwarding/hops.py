@@ -40,13 +40,17 @@ class Calling(Protocol):
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
+        caller: str = "",
     ) -> Replied: ...
 
 
 async def hop(
-    peers: Calling, node_id: str, name: str, call: Call[AnswerT], bulk: Bulk, timeout_ms: int
+    peers: Calling, node_id: str, name: str, caller: str, call: Call[AnswerT], bulk: Bulk, timeout_ms: int
 ) -> Answer[AnswerT]:
-    """Ask another broker, for as long as it gives signs of life: its partitions may be led elsewhere soon."""
+    """Ask another broker, for as long as it gives signs of life: its partitions may be led elsewhere soon.
+
+    The call names its caller, unless brokers of an earlier release may be there, which would not know the envelope.
+    """
     row, loop = row_of(call), asyncio.get_running_loop()
     patience = asyncio.timeout(None)
     timer: asyncio.TimerHandle
@@ -61,7 +65,9 @@ async def hop(
     timer = loop.call_later(_LISTEN_SECONDS, listen)
     try:
         async with patience:
-            reply = await peers.call(node_id, row.command, call, bulk, timeout_ms=timeout_ms + row.waits(call))
+            reply = await peers.call(
+                node_id, row.command, call, bulk, timeout_ms=timeout_ms + row.waits(call), caller=caller
+            )
     except (ConnectionLost, DeadlineExceeded) as error:
         raise _silence(name, node_id, error.message) from error
     except TimeoutError:

@@ -16,6 +16,7 @@ from lanner.broker.links.admission import Admission, Serving
 from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.links.notices import Notices
 from lanner.broker.links.peers import Peers
+from lanner.broker.links.proof import PeerProof
 from lanner.broker.ports import Fail, Kick
 from lanner.broker.proposals import Proposals
 from lanner.broker.replicas import snapshots
@@ -67,6 +68,7 @@ class Intake:
         clock: LeaderClock,
         proposals: Proposals,
         readiness: Serving,
+        proof: PeerProof,
         *,
         kick: Kick,
         fail: Fail,
@@ -80,6 +82,7 @@ class Intake:
         self._clock = clock
         self._proposals = proposals
         self._readiness = readiness
+        self._proof = proof
         self._kick = kick
         self._fail = fail
         self._notices = Notices(log)
@@ -87,6 +90,10 @@ class Intake:
     @property
     def open_to_clients(self) -> bool:
         return self._readiness.serving
+
+    def is_peer(self, hello: PeerHello) -> bool:
+        """Whether a broker that greeted so is believed whose calls it passes on."""
+        return self._proof.verify(hello)
 
     def greet(self, peer: PeerHello) -> None:
         """Another broker connects; ConflictError when it belongs to another cluster."""

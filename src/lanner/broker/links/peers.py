@@ -441,8 +441,11 @@ class Peers:
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
+        caller: str = "",
     ) -> Reply:
-        """Send one request to a broker, which serves it itself or refuses; return its answer."""
+        """Send one request to a broker, which serves it itself or refuses; return its answer.
+
+        A `caller` is named where what somebody else asked is passed on."""
         peer = self._peers.get(node_id)
         if peer is None:
             raise ConnectionLost(f"broker {node_id[:8]} is not known here")
@@ -452,7 +455,7 @@ class Peers:
                     link = await peer.call_link()
                 except ConflictError as error:  # another broker listens there: the caller need not know
                     raise ConnectionLost(error.message, **error.details) from error
-                return await link.request(command, control, bulk)
+                return await link.request(command, control, bulk, caller)
         except RequestTimeout as error:  # why the connection ended, which is no answer: it may have taken effect
             raise ConnectionLost(error.message, **error.details) from error
         except TimeoutError:

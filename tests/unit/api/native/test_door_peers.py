@@ -12,6 +12,7 @@ import pytest
 from lanner.api.native import NativeDoor
 from lanner.broker.links.intake import Intake
 from lanner.broker.service import Service
+from lanner.calls import Answer, Bulk, Identity
 from lanner.errors import (
     ConflictError,
     NotLeader,
@@ -25,7 +26,7 @@ from lanner.net.connector import ClientLink, open_connection
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 from lanner.wire.connection import Request
-from lanner.wire.messages import Command, Control, Empty, PeerHello, Publish
+from lanner.wire.messages import Call, Command, Control, Empty, Offsets, OffsetsReply, PeerHello, Publish
 from lanner.wire.peers import Founder, PeerInfo, Propose, Proposed, Pulse, RaftFrame, SnapshotFrame
 
 PEER = PeerHello("cluster", "other", "b", "h:1")
@@ -35,12 +36,16 @@ class FakeIntake:
     """What the door needs of an intake; remembers what it took."""
 
     open_to_clients = True
+    believes = True
     refusal: Exception | None = None
     problem: Exception | None = None
     reply: Control = Proposed(7)
 
     def __init__(self) -> None:
         self.taken: list[tuple[PeerHello, Command, bytes]] = []
+
+    def is_peer(self, hello: PeerHello) -> bool:
+        return self.believes
 
     def greet(self, peer: PeerHello) -> None:
         if self.refusal is not None:
@@ -65,14 +70,19 @@ class Silent:
     def publish(self, *_given: Any, **_named: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
 
-    @property
-    def anywhere(self) -> Silent:
-        return self
+    def __init__(self) -> None:
+        self.served: list[tuple[Identity, Call[Any]]] = []
+
+    async def serve(self, identity: Identity, call: Call[Any], bulk: Bulk = ()) -> Answer[Any]:
+        self.served.append((identity, call))
+        return Answer(OffsetsReply([]))
 
 
 @asynccontextmanager
-async def opened(intake: FakeIntake | None, **bounds: Any) -> AsyncIterator[tuple[str, int]]:
-    door = NativeDoor(cast(Service, Silent()), intake=cast(Intake, intake), **bounds)
+async def opened(
+    intake: FakeIntake | None, *, service: Silent | None = None, **bounds: Any
+) -> AsyncIterator[tuple[str, int]]:
+    door = NativeDoor(cast(Service, service or Silent()), intake=cast(Intake, intake), **bounds)
     address = await door.start("127.0.0.1", 0)
     try:
         yield address
@@ -220,4 +230,33 @@ async def test_clients_are_told_to_come_back_while_there_is_no_cluster_and_broke
         with pytest.raises(ServiceUnavailable, match="does not belong to its cluster yet"):
             await open_connection(*address)
         link = await open_connection(*address, peer=PEER)
+        await link.close()
+
+
+# ------------------------------------------------------------------ calls that are passed on
+
+
+async def test_a_call_that_another_broker_passes_on_is_served_under_the_name_of_who_made_it() -> None:
+    service = Silent()
+    async with opened(FakeIntake(), service=service) as address:
+        link = await open_connection(*address, peer=PEER)
+        await link.request(Command.OFFSETS, Offsets("t"), caller="alice")
+        await link.request(Command.OFFSETS, Offsets("t"))
+        assert [identity for identity, _ in service.served] == [
+            Identity("alice", "peer"),
+            Identity("anonymous", "native"),
+        ]
+        await link.close()
+
+
+@pytest.mark.parametrize("believes", [True, False], ids=["a client", "a broker that cannot prove it"])
+async def test_the_envelope_of_a_stranger_is_refused(believes: bool) -> None:
+    service, intake = Silent(), FakeIntake()
+    intake.believes = believes
+    async with opened(intake, service=service) as address:
+        link = await open_connection(*address, peer=None if believes else PEER)
+        for command, call in ((Command.OFFSETS, Offsets("t")), (Command.PUBLISH, Publish("t", 0))):
+            with pytest.raises(ProtocolError, match="FORWARD is for brokers"):
+                await link.request(command, call, caller="alice")
+        assert service.served == []
         await link.close()
