@@ -255,8 +255,11 @@ async def test_a_call_answers_the_same_on_every_broker(row: Row[Any, Any]) -> No
         await offices["a"].service.ask(ALICE, call)  # what it changes it has changed now
         told = [await outcome(office, call) for office in offices.by_name.values()]
         assert told[0] == told[1] == told[2]
-        if row.where is Where.LEADERS and row.command is not Command.RAFT_STATUS:
-            assert all(any(one is row.command for _, one in office.called) for office in offices.by_name.values())
+        if row.where is Where.LEADERS and row.command is not Command.POLL:  # there was nothing to poll for
+            passed_on = [
+                one for one in offices.by_name.values() if row.command in {command for _, command in one.called}
+            ]
+            assert len(passed_on) >= 2, "a leader has served it itself, the others have not"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ BETWEEN_BROKERS = {
     Command.SNAPSHOT,
     Command.PULSE,
     Command.REPORT,
+    Command.FORWARD,
 }
 OF_THE_SESSION = {Command.HELLO, Command.PING}
 
