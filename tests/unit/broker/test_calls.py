@@ -227,6 +227,8 @@ async def outcome(office: Office, call: Call[Any]) -> Any:
     control = answer.control
     if isinstance(control, administration.GroupDescription):  # by the clock
         control = replace(control, partitions=[replace(one, oldest_age_ms=0) for one in control.partitions])
+    if isinstance(control, messages.Fetched):  # likewise
+        control = replace(control, time_ms=0)
     return control, [bytes(piece) for piece in answer.bulk]
 
 
