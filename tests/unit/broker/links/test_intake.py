@@ -14,6 +14,7 @@ from lanner.broker.links.identity import BrokerIdentity
 from lanner.broker.links.intake import Intake
 from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.links.peers import Peers
+from lanner.broker.links.proof import SameCluster
 from lanner.broker.proposals import Proposals
 from lanner.broker.settings import BrokerSettings
 from lanner.broker.waiting import Waiting
@@ -61,6 +62,7 @@ class Ears:
             broker.clock,
             proposals,
             self,
+            SameCluster(lambda: self.membership.cluster_id),
             kick=self.kick,
             fail=self.failures.append,
         )
