@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from lanner.testing.cluster_process import ClusterProcess
 from lanner.testing.process import HOST, BrokerProcess, free_port
 from tests.grpc_client import Service, error_of
 
@@ -342,3 +343,37 @@ def test_health_and_reflection_are_there(channel: grpc.Channel) -> None:
         for data in described.file_descriptor_response.file_descriptor_proto
     ]
     assert "queue.v1" in {file.package for file in files}
+
+
+def test_a_broker_that_does_not_lead_serves_the_same(tmp_path: Path) -> None:
+    ports = {number: f"{HOST}:{free_port()}" for number in (1, 2, 3)}
+    cluster = ClusterProcess(tmp_path)
+    for number, broker in cluster.brokers.items():
+        broker.settings["grpc"] = ports[number]
+    with cluster, grpc.insecure_channel(ports[1]) as first:
+        made = Service(first, PROTOS, "lanner/v1/queue.proto", "lanner.v1.Queue")
+        made.CreateTopic(topic="orders", settings={"partitions": "1", "lease_ms": "600000"})
+        leader = cluster.leader("orders")
+        follower = next(number for number in ports if number != leader)
+        with grpc.insecure_channel(ports[follower]) as channel:
+            queue = Service(channel, PROTOS, "lanner/v1/queue.proto", "lanner.v1.Queue")
+            batches = [{"topic": "orders", "messages": [{"value": b"%d" % n} for n in range(10)]} for _ in range(3)]
+            answers = list(queue.PublishStream(batches, timeout=30))
+            assert [one.offset for answer in answers for one in answer.messages] == list(range(30))
+            waiting = queue.ReceiveMessages.future(topic="orders", group="idle", start="latest", wait_ms=60_000)
+            stream = queue.Subscribe(topic="orders", group="g", max_messages=10, timeout=60)
+            found = [one for _ in range(3) for one in next(stream).messages]
+            stream.cancel()
+            assert [one.message.offset for one in found] == list(range(30))
+            assert queue.Ack(topic="orders", group="g", leases=leases_of(found[1:])).settled == 29
+            assert queue.Reject(topic="orders", group="g", leases=leases_of(found[:1]), reason="bad").settled == 1
+            (letter,) = queue.ListDeadLetters(topic="orders", group="g").letters
+            assert (letter.offset, letter.message.value) == (0, b"0")
+            assert sum(part.lag for part in queue.DescribeGroup(topic="orders", group="g").partitions) == 0
+            waiting.cancel()
+            queue.ReceiveMessages(topic="orders", group="idle", start="latest")
+            publish(queue, "orders", b"late")
+            (late,) = queue.ReceiveMessages(topic="orders", group="idle", wait_ms=20_000, timeout=30).messages
+            assert (late.message.value, late.attempt) == (b"late", 1)
+            names = {one.addresses["grpc"] for one in queue.DescribeCluster().brokers}
+            assert names == set(ports.values())
