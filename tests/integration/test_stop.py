@@ -11,6 +11,7 @@ from lanner.broker.desks.calls import NewMessage
 from lanner.broker.settings import BrokerSettings
 from lanner.calls import ANONYMOUS
 from lanner.server import Server
+from tests.callers import Here
 
 
 def settings_for(path: Path) -> BrokerSettings:
@@ -39,5 +40,5 @@ async def test_a_broker_told_to_stop_while_it_saves_finishes_the_save_first(tmp_
     await stopping
     again = Server(settings_for(tmp_path))
     await again.start()
-    assert [message.value for message in await again.service.peek(ANONYMOUS, "orders", [0], 0, 1)] == [b"kept"]
+    assert [message.value for message in await Here(again.service).peek(ANONYMOUS, "orders", [0], 0, 1)] == [b"kept"]
     await again.stop()

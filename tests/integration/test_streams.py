@@ -13,6 +13,7 @@ import pytest
 import lanner
 from lanner.client.dead_reader import DeadHole
 from lanner.errors import GroupNotFound, StaleIncarnation
+from lanner.wire.messages import Fetch
 from tests.integration.test_client_cluster import TOPIC, Trio
 
 
@@ -28,14 +29,14 @@ async def fetches(trio: Trio) -> dict[str, list[bool]]:
     """Whether each FETCH that a broker answers from now on is answered as a follower."""
     seen: dict[str, list[bool]] = {name: [] for name in trio.servers}
     for name, server in trio.servers.items():
-        fetch = server.service.fetch
+        fetch = server.service.handlers[Fetch]
 
-        async def watched(*arguments: Any, fetch: Any = fetch, name: str = name, **options: Any) -> Any:
-            found = await fetch(*arguments, **options)
-            seen[name].append(found.follower)
+        async def watched(call: Fetch, fetch: Any = fetch, name: str = name) -> Any:
+            found = await fetch(call)
+            seen[name].append(found.control.follower)
             return found
 
-        server.service.fetch = watched  # type: ignore[method-assign]
+        server.service.handlers = {**server.service.handlers, Fetch: watched}
     return seen
 
 
