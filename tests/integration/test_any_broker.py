@@ -450,7 +450,7 @@ async def test_of_two_creates_at_two_brokers_exactly_one_wins(three: Three, topi
 
 
 async def test_while_nobody_leads_rest_says_when_to_come_back(doomed: Three, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lanner.broker.forwarding.spreading import Backoff
+    from lanner.broker.forwarding.asking import Backoff
 
     await doomed.make_topic(partitions=1, replication=1)
     leader = await doomed.leader_of("orders", 0)
