@@ -21,6 +21,7 @@ PLANT ?=
 NODES ?=
 ONLY  ?=
 LOOPS ?= 50
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check format sim bench bench-spark bench-spark-kafka chaos clean
@@ -58,10 +59,10 @@ $(CLASSES): $(COMPLETE)
 	$(BIN)/python tools/spark_classes.py $@
 
 # The pure rooms must be covered by their own unit tests; all other tests then run without the tracer's cost.
-test: $(COMPLETE) $(CLASSES)  ## every test, and the coverage of the pure rooms
-	$(BIN)/python -m pytest tests/unit -m covered -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=json:.cache/coverage.json
+test: $(COMPLETE) $(CLASSES)  ## every test, and the coverage of the pure rooms; WORKERS=2 at a time
+	$(BIN)/python -m pytest tests/unit -m covered -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=json:.cache/coverage.json
 	$(BIN)/python tools/pure_coverage.py .cache/coverage.json
-	$(BIN)/python -m pytest tests -m "not covered" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests -m "not covered" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(COMPLETE)  ## format, lint, types and layering, changing nothing
 	$(BIN)/ruff format --check .

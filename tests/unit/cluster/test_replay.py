@@ -203,7 +203,7 @@ def test_rows_and_the_tail_of_the_log_make_the_same_machine_wherever_it_stopped(
     assert life.stored.rows == life.machine.all_rows()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 30))])
 def test_long_lives_come_to_rest(seed: int) -> None:
     """Hypothesis prefers short lives, because they shrink well; plans that overlap need long ones."""
     rng = random.Random(seed)

@@ -104,7 +104,7 @@ def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "ROUND_BYTES_MAX", 3_000)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))])
 def test_nothing_that_was_synced_is_lost_whatever_the_crashes(seed: int, small_rounds: None) -> None:
     broker = run(seed, 400)
     assert broker.disk.counts.crashes > 3

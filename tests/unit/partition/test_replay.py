@@ -205,7 +205,7 @@ def test_saved_rows_and_the_rest_of_the_log_give_the_same_state_whatever_happene
         Traffic(make_bench(**_SETTINGS[chosen]), offsets_of).run(steps)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
 def test_long_traffic_keeps_every_invariant(seed: int, make_bench: Any, offsets_of: Any) -> None:
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:

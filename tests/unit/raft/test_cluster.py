@@ -31,7 +31,7 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("voters", [3, 5])
-@pytest.mark.parametrize("start", range(0, 30, 5))
+@pytest.mark.parametrize("start", [0, *(pytest.param(start, marks=pytest.mark.slow) for start in range(5, 30, 5))])
 def test_a_replica_set_keeps_every_promise_whatever_happens_and_converges(voters: int, start: int) -> None:
     total: Counter[str] = Counter()
     for seed in range(start, start + 5):
