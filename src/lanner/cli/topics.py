@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from lanner.wire.messages import MetadataReply, TopicInfo
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Topics: create, list, show, set, delete.")
+_PATIENCE_SECONDS: Final = 5.0  # for one topic whose leaders may be away
+_ASKED_AT_ONCE: Final = 8
 Settings = Annotated[list[str] | None, typer.Argument(help="Settings, NAME=VALUE.", metavar="NAME=VALUE...")]
 
 
@@ -40,7 +43,8 @@ def create(
     if partitions is not None:
         given["partitions"] = partitions
     known = screen.with_queue(servers, lambda queue: queue.admin.create_topic(topic, **given))
-    screen.say(f"Created {known.name} with {len(known.partitions)} partitions.", described(known))
+    count = len(known.partitions)
+    screen.say(f"Created {known.name} with {count} partition{'' if count == 1 else 's'}.", described(known))
 
 
 @app.command("list")
@@ -73,18 +77,21 @@ def list_all(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> Non
 async def _rows(queue: Queue) -> list[dict[str, Any]]:
     known = await queue.admin.cluster()
     names = broker_names(known)
-    rows = []
-    for topic in sorted(known.topics, key=lambda topic: topic.name):
-        row = _listed(topic, names)
-        # A list is of use also while some of it cannot be asked.
-        with contextlib.suppress(LannerError):
-            found = await queue.admin.describe(topic.name)
-            row["messages"] = sum(sum(part.depth.values()) for part in found.partitions)
-            row["bytes"] = sum(part.bytes for part in found.partitions)
-            for name in await queue.admin.groups(topic.name):
-                group = await queue.admin.group(topic.name, name)
-                row["lag"][name] = sum(part.lag for part in group.partitions)
-        rows.append(row)
+    rows = [_listed(topic, names) for topic in sorted(known.topics, key=lambda topic: topic.name)]
+    asking = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def ask(row: dict[str, Any]) -> None:
+        # A list is of use also while some of it cannot be asked, and nobody waits for that for long.
+        with contextlib.suppress(LannerError, TimeoutError):
+            async with asking, asyncio.timeout(_PATIENCE_SECONDS):
+                found = await queue.admin.describe(row["name"])
+                row["messages"] = sum(sum(part.depth.values()) for part in found.partitions)
+                row["bytes"] = sum(part.bytes for part in found.partitions)
+                for name in await queue.admin.groups(row["name"]):
+                    group = await queue.admin.group(row["name"], name)
+                    row["lag"][name] = sum(part.lag for part in group.partitions)
+
+    await asyncio.gather(*map(ask, rows))
     return rows
 
 
