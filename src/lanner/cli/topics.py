@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -75,6 +74,8 @@ def list_all(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> Non
 
 
 async def _rows(queue: Queue) -> list[dict[str, Any]]:
+    import asyncio
+
     known = await queue.admin.cluster()
     names = broker_names(known)
     rows = [_listed(topic, names) for topic in sorted(known.topics, key=lambda topic: topic.name)]
