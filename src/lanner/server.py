@@ -126,6 +126,7 @@ class Server:
     async def _open_grpc(self, unfinished: Unfinished, seats: Seats) -> None:
         if not self.settings.grpc:
             return
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes to the terminal by itself
         from lanner.api.grpc import GrpcDoor  # it costs time and memory: only when wanted
 
         door = GrpcDoor(self.service, unfinished=unfinished, seats=seats)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -294,3 +295,13 @@ def test_the_bench_measures_and_cleans_up(broker):
 
 def test_the_version_is_told(broker):
     assert document("version")["version"]
+
+
+def test_a_taken_grpc_port_is_told_in_one_line_and_nothing_else(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ["--data", str(tmp_path / "data"), "--native", f"127.0.0.1:{free_port()}", "--http", ""]
+        said = process("up", *words, "--disk-reserve", "0", "--grpc", address, code=1).stderr
+    assert re.fullmatch(rf"[^\n]*cannot listen on {address} [^\n]*--grpc[^\n]*\n", said), said
