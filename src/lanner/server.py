@@ -69,7 +69,7 @@ class Server:
         node = self.node
         await node.open()
         self._opened = True
-        self.service = Service(node)
+        self.service = Service(node.parts())
         settings = self.settings
         unfinished = Unfinished(settings.unfinished_bytes_max, settings.frame_deadline_ms)
         seats = Seats.for_open_files(open_files_max(), settings.connections_max)

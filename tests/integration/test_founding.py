@@ -405,9 +405,9 @@ async def remove_the_fourth(flock: Flock) -> str:
     """Its node id; back when all the others know that it is gone."""
     removed = next(one for one in flock.servers[0].node.engine.cluster.brokers.values() if one.name == "broker3")
     first = flock.servers[0].node
-    await first.propose_cluster(encode_drain_broker(removed.node_id, 1))  # it votes over the metadata
+    await first.proposals.propose(encode_drain_broker(removed.node_id, 1))  # it votes over the metadata
     await first.until(lambda: first.engine.cluster.is_drained(removed.node_id), 20_000)
-    await first.propose_cluster(encode_remove_broker(removed.node_id, 1))
+    await first.proposals.propose(encode_remove_broker(removed.node_id, 1))
     async with asyncio.timeout(SECONDS):
         for number in range(3):
             cluster = flock.servers[number].node.engine.cluster

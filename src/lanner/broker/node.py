@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final
@@ -37,6 +37,7 @@ from lanner.broker.metadata_watch import MetadataWatch
 from lanner.broker.opening import Converting
 from lanner.broker.outages import Outages
 from lanner.broker.pace import Pace
+from lanner.broker.parts import Parts
 from lanner.broker.ports import Result
 from lanner.broker.proposals import Proposals
 from lanner.broker.readiness import Readiness
@@ -67,7 +68,7 @@ class Node:
 
     def __init__(self, settings: BrokerSettings, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.settings = settings
-        self.wall_ms = now_ms
+        self._wall_ms = now_ms
         self.own_clock = FollowingClock(now_ms)
         self.clock = LeaderClock(self.own_clock.now_ms, steady_clock_ms)
         self.pace = Pace(steady_clock_ms)
@@ -90,7 +91,7 @@ class Node:
         self.outages: Outages
         self.saving: Saving
         self.scrubbing: Scrubbing
-        self.reading: Reading
+        self._reading: Reading
         self.commits: Commits
         self._background: Background
         self._catching_up: CatchingUp
@@ -151,12 +152,12 @@ class Node:
         self.outages = Outages(engine, self.node_id, self.fail)
         self.saving = Saving(engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail)
         self.saving.check_disk()
-        self.reading = Reading(engine, files, self._readers)
+        self._reading = Reading(engine, files, self._readers)
         self.scrubbing = Scrubbing(
             engine,
             files,
             SealedTable(self.directory.table),
-            self.reading.in_reader,
+            self._reading.in_reader,
             settings.scrub_bytes_per_second,
             self.fail,
             self._background.spawn_vital,
@@ -284,7 +285,7 @@ class Node:
             self.steward,
             self.peers,
             files=self.directory.files,
-            reading=self.reading,
+            reading=self._reading,
             saving=self.saving,
             spawn=background.spawn,
         )
@@ -383,65 +384,32 @@ class Node:
         """Run something that writes beside the journal, in the saver thread."""
         return await self._loop.run_in_executor(self._saver, work)
 
-    # ------------------------------------------------------------------ for the desks
+    # ------------------------------------------------------------------ for the service
 
-    @property
-    def serving(self) -> bool:
-        return self.readiness.serving
-
-    @property
-    def available(self) -> bool:
-        return self.readiness.verdict().ready
-
-    @property
-    def time_ahead_ms(self) -> int:
-        replicas = self.engine.replicas.items()
-        latest_ms = max((one.partition.machine_ms for set_id, one in replicas if set_id != CLUSTER_SET), default=0)
-        return max(0, latest_ms - self.wall_ms())
-
-    @property
-    def storage_full(self) -> bool:
-        return self.saving.room.is_full
-
-    @property
-    def cluster_id(self) -> str:
-        return self.membership.cluster_id
-
-    @property
-    def name(self) -> str:
-        return self.identity.name
-
-    @property
-    def disk_slow(self) -> str:
-        return self.pace.slow_text
-
-    @property
-    def others_may_lead(self) -> bool:
-        return self.peers.others_may_lead
-
-    def now_ms(self) -> int:
-        return self.clock.now_ms()
-
-    def kick(self) -> None:
-        self.commits.kick()
-
-    def leader_of(self, set_id: int) -> str:
-        return self.leaders.leader_of(set_id)
-
-    def address_of(self, node_id: str) -> Address | None:
-        return self.peers.address_of(node_id)
-
-    async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> object:
-        return await self.proposals.propose(command, timeout_ms)
-
-    async def until(self, condition: Callable[[], bool], timeout_ms: int) -> None:
-        await self.waiting.until(condition, timeout_ms)
-
-    async def in_reader(self, work: Callable[[], Result]) -> Result:
-        return await self.reading.in_reader(work)
-
-    async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        return await self.reading.payloads(wanted)
+    def parts(self) -> Parts:
+        """Return what the service is made of, once the node is open."""
+        return Parts(
+            node_id=self.node_id,
+            name=self.identity.name,
+            settings=self.settings,
+            engine=self.engine,
+            clock=self.clock,
+            wall_ms=self._wall_ms,
+            reader=self._reading,
+            proposer=self.proposals,
+            waiting=self.waiting,
+            leaders=self.leaders,
+            peers=self.peers,
+            membership=self.membership,
+            steward=self.steward,
+            tries=self.tries,
+            outages=self.outages,
+            scrubbing=self.scrubbing,
+            room=self.saving.room,
+            readiness=self.readiness,
+            failed=self.failed,
+            kick=self.commits.kick,
+        )
 
 
 __all__ = ["Node", "wall_clock_ms"]

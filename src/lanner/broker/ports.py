@@ -62,8 +62,28 @@ class PeerCalls(Protocol):
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
+        caller: str = "",
     ) -> Reply:
-        """Send one request to that broker, and return its answer."""
+        """Send one request to that broker, and return its answer; name the caller of a request that is passed on."""
+
+
+class Addresses(Protocol):
+    """Know where other brokers are."""
+
+    def address_of(self, node_id: str) -> tuple[str, int] | None:
+        """Return the likeliest address of a broker's native door; None when none is known."""
+
+
+class Peering(PeerCalls, Addresses, Protocol):
+    """Know and reach other brokers."""
+
+
+class Belonging(Protocol):
+    """Know the cluster that this broker belongs to."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty until this broker belongs to one."""
 
 
 class Proposer(Protocol):
@@ -81,6 +101,8 @@ class Conditions(Protocol):
 
 
 __all__ = [
+    "Addresses",
+    "Belonging",
     "Clock",
     "Conditions",
     "Fail",
@@ -88,6 +110,7 @@ __all__ = [
     "Leaders",
     "PayloadReader",
     "PeerCalls",
+    "Peering",
     "Proposer",
     "Result",
     "RunInThread",

@@ -52,6 +52,7 @@ class Verdict(NamedTuple):
     ready: bool
     refusal: str  # why callers should go elsewhere; empty: they should come
     status: str  # what callers that come may know
+    disk_slow: bool
 
 
 def judge(facts: Facts) -> Verdict:
@@ -67,7 +68,8 @@ def judge(facts: Facts) -> Verdict:
         refusal = f"{facts.disk_slow}; other brokers lead meanwhile"
     else:  # with no broker to go to instead, a slow one is better than none
         refusal = ""
-    return Verdict(serving, complete, ready, refusal, f"ready, {facts.disk_slow}" if facts.disk_slow else "ready")
+    status = f"ready, {facts.disk_slow}" if facts.disk_slow else "ready"
+    return Verdict(serving, complete, ready, refusal, status, bool(facts.disk_slow))
 
 
 def _missing(facts: Facts) -> str:

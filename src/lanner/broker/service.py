@@ -20,7 +20,7 @@ from lanner.broker.desks.staging import Staging
 from lanner.broker.desks.streams import Streams
 from lanner.broker.desks.unpacking import Handed, Unpacking
 from lanner.broker.forwarding.forwarder import Forwarder
-from lanner.broker.node import Node
+from lanner.broker.parts import Parts
 from lanner.calls import Answer, Bulk, Identity
 from lanner.wire import administration, cluster, dead, messages, staging
 from lanner.wire.messages import AnswerT, Call
@@ -31,8 +31,8 @@ Result = TypeVar("Result")
 class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overview):
     """What a broker does for its callers."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
         self.handlers = {
             messages.Publish: self.append,
             messages.Poll: self.poll,
@@ -74,8 +74,8 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
             staging.ListTransactions: self.list_transactions,
             staging.Forget: self.forget,
         }
-        self._forwarder = Forwarder(self, node, self._routes)
-        self._unpacking = Unpacking(self, node, self.own)
+        self._forwarder = Forwarder(self, parts, self._routes)
+        self._unpacking = Unpacking(self, parts.reader, self.own)
 
     @property
     def forwarded(self) -> int:
@@ -96,7 +96,7 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
 
     async def in_reader(self, work: Callable[[], Result]) -> Result:
         """Run what takes a while, such as making a large reply, in a reader thread."""
-        return await self._node.in_reader(work)
+        return await self._reader.in_reader(work)
 
     def drain(self) -> None:
         super().drain()

@@ -220,13 +220,13 @@ def _tell(screen: Screen, server: Server) -> None:
     data, node = server.settings.data, server.node
     if screen.as_json:
         doors = {"http": http_url, "native": native_address, "grpc": grpc_address}
-        who = {"name": node.name, "node_id": node.node_id, "cluster_id": node.cluster_id}
+        who = {"name": node.identity.name, "node_id": node.node_id, "cluster_id": node.membership.cluster_id}
         screen.document({"event": "ready", "data": data, **doors, **who})
         return
     typer.secho("Lanner is up.", fg="green", bold=True)
     screen.facts(
         {
-            "name": node.name,
+            "name": node.identity.name,
             "data": data,
             "native": native_address or "off",
             "REST": http_url or "off",

@@ -7,13 +7,19 @@ lost on the way there (`refuse`), or on the way back, when they have taken effec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
 from lanner.broker.outages import Outages
+from lanner.broker.pace import Pace
+from lanner.broker.parts import Parts
+from lanner.broker.ports import Result
+from lanner.broker.readiness import Readiness
+from lanner.broker.replicas.engine import Engine
+from lanner.broker.room import Room
 from lanner.broker.scrubbing import Scrubbing
 from lanner.broker.service import Service
 from lanner.broker.settings import BrokerSettings
@@ -32,16 +38,17 @@ BEAT_SECONDS = 0.002
 
 
 class Office:
-    """One broker's service, with as much of a node under it as it asks for."""
+    """One broker's service, over its engine and steward; everything else that it asks for is this object."""
 
     def __init__(self, offices: Offices, broker: Broker) -> None:
         self.offices, self.broker = offices, broker
         self.settings = BrokerSettings(data="nowhere", native="", http="")
         self.failed: asyncio.Future[LannerError] = asyncio.get_running_loop().create_future()
-        self.storage_full = False
-        self.time_ahead_ms = 0
-        self.serving = self.available = True
-        self.peers = self
+        self.is_current = True  # the metadata here, as its leader said
+        self.others_may_lead = True
+        self.known_leader: Callable[[int], str] = self._known_leader
+        self.heard_leader: Callable[[int], str] = self.leader_by_pulses
+        self.proposed: Callable[[bytes], Awaitable[Any]] = self._proposed
         self.spawned: list[asyncio.Future[Any]] = []
         self.outages = Outages(broker.engine, broker.node_id, self.failed.set_result)
         self.scrubbing = Scrubbing(
@@ -53,7 +60,39 @@ class Office:
             self.failed.set_result,
             lambda work: self.spawned.append(asyncio.ensure_future(work)),
         )
-        self.service = Service(self)  # type: ignore[arg-type]
+        engine, room = broker.engine, Room(1)
+        self.parts = Parts(
+            node_id=broker.node_id,
+            name=broker.name,
+            settings=self.settings,
+            engine=engine,
+            clock=self,
+            wall_ms=self.now_ms,
+            reader=self,
+            proposer=self,
+            waiting=self,
+            leaders=self,
+            peers=self,
+            membership=self,
+            steward=broker.steward,
+            tries=broker.tries,
+            outages=self.outages,
+            scrubbing=self.scrubbing,
+            room=room,
+            readiness=Readiness(
+                broker.node_id,
+                engine,
+                self.failed,
+                metadata=self,
+                holdings=broker.steward,
+                room=room,
+                pace=Pace(self.now_ms),
+                others=self,
+            ),
+            failed=self.failed,
+            kick=self.kick,
+        )
+        self.service = Service(self.parts)
         self.called: list[tuple[str, Command]] = []
 
     @property
@@ -66,15 +105,11 @@ class Office:
         """Somebody who asks this broker alone."""
         return Here(self.service)
 
-    # ------------------------------------------------------------------ as a node
+    # ------------------------------------------------------------------ as the ports of its service
 
     @property
-    def engine(self) -> Any:
+    def engine(self) -> Engine:
         return self.broker.engine
-
-    @property
-    def steward(self) -> Any:
-        return self.broker.steward
 
     @property
     def node_id(self) -> str:
@@ -92,7 +127,7 @@ class Office:
     def kick(self) -> None:
         self.offices.kick()
 
-    async def in_reader(self, work: Callable[[], Any]) -> Any:
+    async def in_reader(self, work: Callable[[], Result]) -> Result:
         return work()
 
     async def payloads(self, wanted: Sequence[tuple[int, int]]) -> list[bytes | None]:
@@ -100,14 +135,27 @@ class Office:
         return [read_entry(self.broker.files, self.engine.ledger.locate(*one)) for one in wanted]
 
     def leader_of(self, set_id: int) -> str:
-        """As pulses would have it."""
+        return self.known_leader(set_id)
+
+    def _known_leader(self, set_id: int) -> str:
+        """As `KnownLeaders` has it: a replica here that may decide, or else a living broker that was heard to lead."""
+        replica = self.engine.replicas.get(set_id)
+        if replica is not None and replica.leads:
+            return self.node_id
+        leader = self.heard_leader(set_id)
+        return leader if leader != self.node_id and self.is_alive(leader) else ""
+
+    def leader_by_pulses(self, set_id: int) -> str:
         leader = self.offices.flock.leader_of(set_id)
         return "" if leader is None else leader.node_id
 
     def address_of(self, node_id: str) -> tuple[str, int] | None:
         return (node_id.removeprefix("node-"), 7400)
 
-    async def propose_cluster(self, command: bytes, timeout_ms: int = 10_000) -> Any:
+    async def propose(self, command: bytes, timeout_ms: int = 10_000) -> Any:
+        return await self.proposed(command)
+
+    async def _proposed(self, command: bytes) -> Any:
         leader = self.offices.flock.leader_of(0)
         if leader is None:
             raise DeadlineExceeded("nobody leads the metadata")

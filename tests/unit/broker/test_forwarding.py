@@ -24,7 +24,7 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.wire.messages import Command, Publish, SettleItem
-from tests.unit.broker.offices import Offices, only, opened
+from tests.unit.broker.offices import Office, Offices, only, opened
 
 ACK, REJECT = 1, 4
 
@@ -309,7 +309,7 @@ async def test_a_call_follows_the_hint_of_a_broker_that_no_longer_leads() -> Non
         set_ids = offices.topic("orders", 1)
         leader = offices.leader(set_ids[0])
         first, second = (office for office in offices.by_name.values() if office is not leader)
-        first.leader_of = lambda set_id: second.node_id  # type: ignore[method-assign]
+        first.heard_leader = lambda set_id: second.node_id
         await first.anywhere.offsets(ANONYMOUS, "orders")
         asked = [node_id for node_id, command in first.called if command is Command.OFFSETS]
         assert asked == [second.node_id, leader.node_id]
@@ -321,13 +321,13 @@ async def test_brokers_that_name_each_other_are_not_asked_in_a_circle() -> None:
         leader = offices.leader(set_ids[0])
         first, second = (office for office in offices.by_name.values() if office is not leader)
         for office in (first, second):
-            office.leader_of = lambda set_id: second.node_id  # type: ignore[method-assign]
-        second.leader_of = lambda set_id: first.node_id  # type: ignore[method-assign]
+            office.heard_leader = lambda set_id: second.node_id
+        second.heard_leader = lambda set_id: first.node_id
         asking = asyncio.create_task(first.anywhere.offsets(ANONYMOUS, "orders"))
         await asyncio.sleep(0.3)
         asked = [node_id for node_id, command in first.called if command is Command.OFFSETS]
         assert 2 <= len(asked) <= 12
-        del first.leader_of, second.leader_of
+        first.heard_leader, second.heard_leader = first.leader_by_pulses, second.leader_by_pulses
         await asking
 
 
@@ -428,14 +428,14 @@ async def test_a_broker_that_is_starting_or_draining_says_so() -> None:
         there.service.drain()
         with pytest.raises(ServiceUnavailable):
             await there.anywhere.topic(ANONYMOUS, "orders")
-        late = offices["b"]
-        late.service._serving = late.serving = late.available = False
+        late = Office(offices, offices["b"].broker)
+        late.is_current = False
         for call in (late.anywhere.topics(ANONYMOUS), late.anywhere.peek(ANONYMOUS, "orders", None, 0, 1)):
             with pytest.raises(ServiceUnavailable):
                 await call
-        assert not late.service.ready
-        late.serving = late.available = True
-        assert late.service.ready and await late.anywhere.topics(ANONYMOUS) == ["orders"]
+        assert "how far the metadata is" in late.service.readiness.refusal
+        late.is_current = True
+        assert late.service.readiness.ready and await late.anywhere.topics(ANONYMOUS) == ["orders"]
 
 
 async def test_a_publish_that_lost_its_leader_is_answered_with_who_leads_and_its_retry_with_the_first_offset() -> None:
@@ -490,7 +490,7 @@ async def test_a_message_that_may_go_anywhere_does_not_wait_for_a_leader() -> No
         set_ids = offices.topic("orders")
         gone = offices.leader(set_ids[1])
         there = next(office for office in offices.by_name.values() if office is not gone)
-        there.leader_of = lambda set_id: "" if set_id == set_ids[1] else offices.leader(set_id).node_id  # type: ignore[method-assign]
+        there.heard_leader = lambda set_id: "" if set_id == set_ids[1] else offices.leader(set_id).node_id
         stored = [
             (await there.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x")]))[0].partition
             for _ in range(6)
@@ -511,7 +511,7 @@ async def test_settles_that_nobody_took_until_the_deadline_say_so_each(monkeypat
             for part in item.ranges
         ]
         away = next(number for number in range(3) if offices.leader(set_ids[number]) is not office)
-        office.leader_of = lambda set_id: "" if set_id == set_ids[away] else offices.leader(set_id).node_id  # type: ignore[method-assign]
+        office.heard_leader = lambda set_id: "" if set_id == set_ids[away] else offices.leader(set_id).node_id
         results = await office.anywhere.settle(ANONYMOUS, "orders", "g", items)
         for item, result in zip(items, results, strict=True):
             assert result.code == (NotLeader.code if item.partition == away else 0)
@@ -532,13 +532,13 @@ async def test_a_missing_topic_is_made_where_the_broker_may_and_once_for_all_who
 async def test_a_topic_whose_making_was_not_answered_is_not_somebody_elses() -> None:
     async with opened() as offices:
         office = offices["a"]
-        propose = office.propose_cluster
+        propose = office.proposed
 
-        async def proposed_twice(command: bytes, timeout_ms: int = 10_000) -> Any:
+        async def proposed_twice(command: bytes) -> Any:
             await propose(command)
             return await propose(command)
 
-        office.propose_cluster = proposed_twice  # type: ignore[method-assign]
+        office.proposed = proposed_twice
         assert (await office.anywhere.create_topic(ANONYMOUS, "orders", {"partitions": 1})).name == "orders"
         offices.flock.now_ms += 1
         with pytest.raises(TopicExists):
@@ -560,8 +560,7 @@ async def test_a_new_topic_whose_leaders_do_not_show_up_is_reported_as_such(monk
     monkeypatch.setattr("lanner.broker.desks.administration._LEADERS_TIMEOUT_MS", 50)
     async with opened() as offices:
         office = offices["a"]
-        office.leader_of = lambda set_id: ""  # type: ignore[method-assign]
-        office.service._routes.leader_of = lambda set_id: ""  # type: ignore[method-assign]
+        office.known_leader = lambda set_id: ""
         with pytest.raises(NotLeader, match="nobody leads orders/0"):
             await office.here.create_topic(ANONYMOUS, "orders", {"partitions": 1})
 

@@ -46,7 +46,7 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 def reader(shelf: Shelf) -> LeaseReader:
-    return LeaseReader(shelf)  # type: ignore[arg-type]
+    return LeaseReader(shelf)
 
 
 async def values(reader: LeaseReader, *ranges: tuple[int, int]) -> list[bytes | None]:
@@ -128,7 +128,7 @@ MIXED = batch.encode([b"L" * limits.MIB, *[b"t"] * 300])
 
 async def test_a_reply_holds_what_fits_and_the_other_leases_are_handed_back() -> None:
     shelves = Shelves(*[MIXED] * 20)
-    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 1)), 3 * limits.MIB)  # type: ignore[arg-type]
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 1)), 3 * limits.MIB)
     assert [item.base_offset for item in found] == [0, 301]
     assert sum(len(item.data) for item in found) <= 3 * limits.MIB
     assert offsets(rest) == [number * 301 for number in range(2, 20)]
@@ -137,10 +137,10 @@ async def test_a_reply_holds_what_fits_and_the_other_leases_are_handed_back() ->
 
 async def test_no_more_is_read_than_the_reply_may_need() -> None:
     shelves = Shelves(*[MIXED] * 20)
-    await LeaseReader(shelves).read(shelves.leased((0, 1)), limits.MIB)  # type: ignore[arg-type]
+    await LeaseReader(shelves).read(shelves.leased((0, 1)), limits.MIB)
     assert len(shelves.read) * len(MIXED) <= limits.POLL_BYTES_MAX
     shelves = Shelves(*[MIXED] * 100)
-    found, rest = await LeaseReader(shelves).read(shelves.leased((7, 1)), limits.MIB)  # type: ignore[arg-type]
+    found, rest = await LeaseReader(shelves).read(shelves.leased((7, 1)), limits.MIB)
     assert len(shelves.read) * len(MIXED) <= limits.READ_BYTES_MAX + limits.POLL_BYTES_MAX
     assert len(found) == len(shelves.read) and len(found) + len(offsets(rest)) == 100
 
@@ -148,7 +148,7 @@ async def test_no_more_is_read_than_the_reply_may_need() -> None:
 @pytest.mark.parametrize("bytes_max", [1, 1_000, limits.MIB])
 async def test_one_message_always_fits(bytes_max: int) -> None:
     shelves = Shelves(MIXED, MIXED)
-    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 301)), bytes_max)  # type: ignore[arg-type]
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 301)), bytes_max)
     assert [len(value) for item in found for value in batch.decode(item.data).values()] == [limits.MIB]
     assert offsets(rest) == list(range(1, 602))
 
@@ -156,7 +156,7 @@ async def test_one_message_always_fits(bytes_max: int) -> None:
 async def test_a_batch_that_is_too_large_is_cut_in_the_order_in_which_it_was_leased() -> None:
     data = batch.encode([b"%d" % number * 1_000 for number in range(10)])
     shelves = Shelves(data)
-    found, rest = await LeaseReader(shelves).read(shelves.leased((8, 2), (1, 5)), 4_000)  # type: ignore[arg-type]
+    found, rest = await LeaseReader(shelves).read(shelves.leased((8, 2), (1, 5)), 4_000)
     (item,) = found
     assert len(item.data) <= 4_000
     assert [(part.first_offset, part.count) for part in item.ranges] == [(8, 2), (1, 1)]
@@ -167,21 +167,21 @@ async def test_a_batch_that_is_too_large_is_cut_in_the_order_in_which_it_was_lea
 async def test_a_batch_that_does_not_decode_fits_alone() -> None:
     shelves = Shelves(DATA)
     shelves.batches = (DATA[:-1] + b"?",)
-    found, rest = await LeaseReader(shelves).read(shelves.leased((0, COUNT)), 10)  # type: ignore[arg-type]
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, COUNT)), 10)
     assert [bytes(item.data) for item in found] == [shelves.batches[0]] and rest == []
 
 
 async def test_what_is_sent_in_vain_is_bounded_for_the_reply_as_a_whole() -> None:
     data = batch.encode([b"v" * 300] * 200)
     shelves = Shelves(*[data] * 100)
-    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 20)), limits.MIB)  # type: ignore[arg-type]
+    found, rest = await LeaseReader(shelves).read(shelves.leased((0, 20)), limits.MIB)
     assert rest == [], "cut to what was leased, all of it fits"
     assert len(found) == 100
 
 
 async def test_large_messages_are_cut_out_in_a_reader_thread_even_when_they_are_few() -> None:
     shelves = Shelves(MIXED)
-    reader = LeaseReader(shelves)  # type: ignore[arg-type]
+    reader = LeaseReader(shelves)
     await reader.read(shelves.leased((1, 1)), limits.MIB)
     assert reader._decoded.get((KEY[0], 0)) is not None and shelves.worked == 1
     await reader.read(shelves.leased((0, 1)), 2 * limits.MIB)

@@ -75,7 +75,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[Shelves], Pages]:
             return decode(data)
 
         monkeypatch.setattr("lanner.batch.decode", decode_noted)
-        return Pages(shelves)  # type: ignore[arg-type]
+        return Pages(shelves)
 
     return watch
 
@@ -125,7 +125,7 @@ async def test_a_batch_that_does_not_decode_is_passed_by(watched: Any) -> None:
     shelves = Shelves(batch.encode([b"a"]), undecodable(2), batch.encode([b"z"]))
     (page,) = await look_through(watched(shelves), shelves, 10, 1_000)
     assert [message.value for message in page] == [b"a", b"z"]
-    letters, following = await Pages(shelves).dead_letters(shelves.replicas, "g", 0, 10, None)  # type: ignore[arg-type]
+    letters, following = await Pages(shelves).dead_letters(shelves.replicas, "g", 0, 10, None)
     assert [(letter.offset, bool(data)) for letter, data in letters] == [(0, True), (1, False), (2, False), (3, True)]
     assert following is None
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+import pytest
 
 from lanner.broker.desks.polling import Polling
+from lanner.broker.desks.publishing import Router
+from lanner.broker.desks.questions import Questions
+from tests.unit.broker.flock import Flock
 
 
-def make_polling() -> Polling:
-    anything: Any = SimpleNamespace(now_ms=lambda: 0)
-    return Polling(anything, anything, cast(Any, None))
+class Standing:
+    def now_ms(self) -> int:
+        return 0
 
 
-def test_a_poll_that_was_asked_again_belongs_to_the_later_call() -> None:
-    polling = make_polling()
+@pytest.fixture
+async def polling() -> Polling:
+    engine = Flock("a", found=False).brokers["a"].engine
+    return Polling(engine, Standing(), Router(), Questions(engine, lambda: None))
+
+
+async def test_a_poll_that_was_asked_again_belongs_to_the_later_call(polling: Polling) -> None:
     first = polling.called("orders", "g", "m", 5)
     assert not polling.was_repeated("g", "m", 5, first)
     second = polling.called("orders", "g", "m", 5)
@@ -22,9 +29,8 @@ def test_a_poll_that_was_asked_again_belongs_to_the_later_call() -> None:
     assert not polling.was_repeated("g", "m", 5, second)
 
 
-def test_a_poll_of_another_topic_under_the_same_names_and_sequence_is_no_repetition() -> None:
+async def test_a_poll_of_another_topic_under_the_same_names_and_sequence_is_no_repetition(polling: Polling) -> None:
     """Its leases would be released by nobody, and stay until they end."""
-    polling = make_polling()
     first = polling.called("orders", "g", "m", 5)
     polling.called("payments", "g", "m", 5)
     assert not polling.was_repeated("g", "m", 5, first)

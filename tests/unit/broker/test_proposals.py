@@ -71,6 +71,7 @@ class Script:
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
+        caller: str = "",
     ) -> Reply:
         assert (node_id, command) == (self.leader, Command.PROPOSE)
         self.asked.append(bytes(bulk[0]))

@@ -29,7 +29,7 @@ class Backing:
 
     @property
     def ready(self) -> bool:
-        return self._service.ready
+        return self._service.readiness.ready
 
     async def ask(self, call: Call[AnswerT]) -> AnswerT:
         """What a call is answered, from wherever it can be answered."""

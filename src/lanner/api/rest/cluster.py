@@ -34,7 +34,7 @@ async def describe_cluster(call: Call[NoBody, NoQuery]) -> ClusterReply:
         cluster_id=found.cluster_id,
         node_id=service.node_id,
         version=software_version(),
-        ready=service.ready,
+        ready=service.readiness.ready,
         metadata_leader=found.metadata_leader,
         feature_level=found.feature_level,
         feature_level_possible=found.feature_level_possible,

@@ -17,15 +17,10 @@ async def healthz(call: Call[NoBody, NoQuery]) -> HealthReply:
 
 
 async def readyz(call: Call[NoBody, NoQuery]) -> HealthReply:
-    if not call.service.ready:
-        why = call.service.missing or "it is starting or draining"
-        raise ServiceUnavailable(f"the broker is not ready: {why}", retry_after_ms=1_000)
-    slow = call.service.disk_slow
-    if slow and call.service.others_may_lead:
-        raise ServiceUnavailable(f"{slow}; other brokers lead meanwhile", retry_after_ms=1_000)
-    # With nobody to go to instead, a slow broker is better than none.
-    status = "ready" if not slow else f"ready, {slow}"
-    return HealthReply(status=status, stopped=call.service.stopped_partitions or None)
+    found = call.service.readiness
+    if found.refusal:
+        raise ServiceUnavailable(found.refusal, retry_after_ms=1_000)
+    return HealthReply(status=found.status, stopped=call.service.stopped_partitions or None)
 
 
 async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
@@ -33,10 +28,10 @@ async def metrics(call: Call[NoBody, NoQuery]) -> Raw:
     lines = [
         "# HELP lanner_ready Whether the broker serves (1) or not (0).",
         "# TYPE lanner_ready gauge",
-        f"lanner_ready {int(call.service.ready)}",
+        f"lanner_ready {int(call.service.readiness.ready)}",
         "# HELP lanner_disk_slow Whether a sync takes, or a moment ago took, longer than two seconds (1) or not (0).",
         "# TYPE lanner_disk_slow gauge",
-        f"lanner_disk_slow {int(bool(call.service.disk_slow))}",
+        f"lanner_disk_slow {int(call.service.readiness.disk_slow)}",
         "# HELP lanner_forwarded_calls_total Calls that this broker had another one serve.",
         "# TYPE lanner_forwarded_calls_total counter",
         f"lanner_forwarded_calls_total {call.service.forwarded}",

@@ -96,7 +96,7 @@ class Administration(Desk):
         """Make the topic if it is missing and the broker may make topics by itself."""
         topic = self._engine.cluster.topics.get(name)
         if topic is not None:
-            if self._node.now_ms() - topic.created_ms < _LEADERS_TIMEOUT_MS:
+            if self._clock.now_ms() - topic.created_ms < _LEADERS_TIMEOUT_MS:
                 await self._served(name)  # somebody else may be making it just now
             return
         check_name(name, "topic")
@@ -118,8 +118,8 @@ class Administration(Desk):
 
         Under its id the create is known when it is asked again, here or at another broker."""
         check_settings(settings, self._engine.feature_level)
-        given = {"partitions": self._node.settings.default_partitions, **settings}
-        created_ms = self._node.now_ms()
+        given = {"partitions": self._settings.default_partitions, **settings}
+        created_ms = self._clock.now_ms()
         known = self._engine.feature_level >= features.IDENTITIES
         create_id = (create_id or secrets.token_hex(8)) if known else ""
         command = encode_create_topic(name, TopicSettings.from_dict(given), created_ms, create_id)
@@ -138,14 +138,14 @@ class Administration(Desk):
         """Change settings. What the partitions hold is known to their leaders: they are asked afterwards."""
         check_settings(call.settings, self._engine.feature_level)
         self._topic(call.name).settings.changed(call.settings)
-        await self._change_cluster(encode_alter_topic(call.name, dict(call.settings), self._node.now_ms()))
+        await self._change_cluster(encode_alter_topic(call.name, dict(call.settings), self._clock.now_ms()))
         await self._served(call.name)
         return Answer(self._as_known(self._topic(call.name)))
 
     def _as_known(self, topic: Topic) -> TopicDescription:
         """A topic by the metadata alone: nothing is said of what it holds."""
         states = [
-            PartitionState(number, self._routes.leader_of(set_id), 0, 0, 0, 0, 0)
+            PartitionState(number, self._leaders.leader_of(set_id), 0, 0, 0, 0, 0)
             for number, set_id in enumerate(topic.set_ids)
         ]
         return TopicDescription(topic.name, topic.incarnation, topic.settings.to_dict(), states)
@@ -156,12 +156,12 @@ class Administration(Desk):
         def unserved() -> int | None:
             topic = self._engine.cluster.topics.get(name)
             set_ids = () if topic is None else topic.set_ids
-            return next((number for number, set_id in enumerate(set_ids) if not self._routes.leader_of(set_id)), None)
+            return next((number for number, set_id in enumerate(set_ids) if not self._leaders.leader_of(set_id)), None)
 
         if unserved() is None:
             return
         try:
-            await self._node.until(lambda: unserved() is None, _LEADERS_TIMEOUT_MS)
+            await self._waiting.until(lambda: unserved() is None, _LEADERS_TIMEOUT_MS)
         except DeadlineExceeded:
             partition = unserved()
             if partition is not None:
@@ -201,7 +201,7 @@ class Administration(Desk):
         return Answer(GroupsReply(sorted(names)))
 
     async def describe_group(self, call: DescribeGroup) -> Answer[GroupDescription]:
-        now_ms, wall_ms = self._node.now_ms(), wall_clock_ms()
+        now_ms, wall_ms = self._clock.now_ms(), wall_clock_ms()
         kind = ""
         states = []
         for number, replica in self._replicas_with(self._topic(call.topic), call.group, call.partitions):

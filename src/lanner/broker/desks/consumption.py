@@ -72,7 +72,7 @@ class Consumption(Desk):
                     return polled(batches, limited, priority, None if call.auto_ack else unheard)
                 continue
             left = deadline - self._loop.time()
-            if left <= 0 or self._draining:
+            if left <= 0 or self._readiness.draining:
                 return Answer(Polled([], limited, self._polling.best_lane(replicas, call.group)))
             await self._questions.news([replica for _, replica in replicas], left)
 
@@ -85,7 +85,7 @@ class Consumption(Desk):
             if left_out:
                 await self._polling.put_back(request, left_out, call)
             dead = 0
-            if self._node.engine.damages.sets:
+            if self._engine.damages.sets:
                 dead = await self._polling.bury_damaged(request, leased, batches, left_out)
             if auto_ack:
                 batches = await self._polling.acknowledge(request, leased, batches)
@@ -110,7 +110,7 @@ class Consumption(Desk):
             self._polling.check_kind(replicas, call.group)
             lane = self._polling.best_lane(replicas, call.group)
             left = deadline - self._loop.time()
-            if lane >= 0 or left <= 0 or self._draining:
+            if lane >= 0 or left <= 0 or self._readiness.draining:
                 return Answer(Glanced(lane))
             await self._questions.news([replica for _, replica in replicas], left)
 

@@ -74,7 +74,7 @@ class DeadStreams(Desk):
                     topic=topic.name,
                 )
             left = deadline - self._loop.time()
-            if asked.number < stretch.end_number or left <= 0 or self._draining or replica.closed:
+            if asked.number < stretch.end_number or left <= 0 or self._readiness.draining or replica.closed:
                 return stretch
             await self._questions.news([replica], left)
 
@@ -102,9 +102,9 @@ class DeadStreams(Desk):
             ref = runs[0].ref
             if batches and (size >= asked.max_bytes or read_bytes >= limits.READ_BYTES_MAX):
                 return batches, bulk, runs[0].number
-            (payload,) = await self._node.payloads([(set_id, ref.index)])
+            (payload,) = await self._reader.payloads([(set_id, ref.index)])
             read_bytes += ref.size
-            data = b"" if payload is None else await self._node.in_reader(partial(_extract, payload, runs))
+            data = b"" if payload is None else await self._reader.in_reader(partial(_extract, payload, runs))
             told = [dead.DeadRun(*run[:6]) for run in runs]
             batches.append(dead.DeadBatch(ref.base_offset, ref.append_ms, ref.lane, len(data), told))
             bulk.append(data)

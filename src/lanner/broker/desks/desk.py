@@ -16,7 +16,8 @@ from lanner.broker.desks.polling import Polling
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.desks.routes import Routes
-from lanner.broker.node import Node
+from lanner.broker.parts import Parts
+from lanner.broker.readiness import Verdict
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.tries import Figures
 from lanner.calls import Action, Answer, Bulk, Identity, row_of
@@ -41,86 +42,88 @@ class Desk:
 
     handlers: Mapping[type[Call[Any]], Callable[..., Awaitable[Answer[Any]]]]  # by call; each takes what its row says
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._engine = node.engine
+    def __init__(self, parts: Parts) -> None:
+        self._engine = parts.engine
+        self._settings = parts.settings
+        self._clock = parts.clock
+        self._wall_ms = parts.wall_ms
+        self._reader = parts.reader
+        self._proposer = parts.proposer
+        self._waiting = parts.waiting
+        self._leaders = parts.leaders
+        self._peers = parts.peers
+        self._membership = parts.membership
+        self._steward = parts.steward
+        self._tries = parts.tries
+        self._outages = parts.outages
+        self._scrubbing = parts.scrubbing
+        self._room = parts.room
+        self._readiness = parts.readiness
+        self._failed = parts.failed
+        self._kick = parts.kick
         self._loop = asyncio.get_running_loop()
         self._router = Router()
         self._producer_ids: Iterable[int] = iter(())
         self._producer_ids_until = 0.0
         self._on_the_way: Counter[int] = Counter()  # bytes of publishes by set, where the topic bounds them
-        self._draining = False
-        self._serving = False
-        self._questions = Questions(node)
-        self._polling = Polling(node, self._router, self._questions)
-        self._leases = LeaseReader(node)
-        self._pages = Pages(node)
-        self._routes = Routes(node)
+        self._questions = Questions(parts.engine, parts.kick)
+        self._polling = Polling(parts.engine, parts.clock, self._router, self._questions)
+        self._leases = LeaseReader(parts.reader)
+        self._pages = Pages(parts.reader)
+        self._routes = Routes(parts.node_id, parts.name, parts.engine, parts.leaders, parts.peers)
         self.fetched_bytes = {"leader": 0, "follower": 0}  # handed to readers of streams, by what this broker was
-        self.auto_create = node.settings.auto_create_topics
-        self.node_id = node.node_id
-        self.own = Identity(node.node_id, "broker")  # who works here for several callers, or for none
+        self.auto_create = parts.settings.auto_create_topics
+        self.node_id = parts.node_id
+        self.own = Identity(parts.node_id, "broker")  # who works here for several callers, or for none
         self.addresses = self._routes.addresses
 
     @property
     def cluster_id(self) -> str:
-        return self._node.cluster_id
+        return self._membership.cluster_id
 
     @property
     def stopped_partitions(self) -> dict[str, str]:
         """Partitions whose replica on this broker met a record of a newer release, and cannot go on."""
-        return self._node.outages.stopped
+        return self._outages.stopped
 
     @property
     def disk_figures(self) -> dict[str, int]:
         """What the scrubber has read, and how much of what lies here is damaged."""
-        scrubbing = self._node.scrubbing
+        scrubbing = self._scrubbing
         return {
             "scrubbed_bytes": scrubbing.read_bytes,
             "scrub_passes": scrubbing.passes,
-            "damaged": len(self._node.engine.damages),
+            "damaged": len(self._engine.damages),
         }
 
     @property
     def transaction_figures(self) -> Figures:
         """What there is to tell of transactions here."""
-        return self._node.tries.figures(self._node.now_ms())
+        return self._tries.figures(self._clock.now_ms())
 
     @property
-    def ready(self) -> bool:
-        """Whether callers should come here: it has its place in the cluster, holds what it should, knows who leads."""
-        return not self._draining and not self._node.failed.done() and self._node.available
-
-    @property
-    def disk_slow(self) -> str:
-        """What there is to say of a disk that is slow; empty when it is not."""
-        return self._node.disk_slow
-
-    @property
-    def others_may_lead(self) -> bool:
-        return self._node.others_may_lead
-
-    @property
-    def missing(self) -> str:
-        """What the disk lacks; empty: nothing."""
-        return self._node.saving.room.missing
+    def readiness(self) -> Verdict:
+        """Whether callers should come here, and why not."""
+        return self._readiness.verdict()
 
     @property
     def time_ahead_ms(self) -> int:
-        """How far machine time is ahead of the wall clock here; 0: it is not."""
-        return self._node.time_ahead_ms
+        """How far the latest time that anything was decided at here is ahead of the wall clock; 0 when it is not."""
+        replicas = self._engine.replicas.items()
+        latest_ms = max((one.partition.machine_ms for set_id, one in replicas if set_id != METADATA_SET), default=0)
+        return max(0, latest_ms - self._wall_ms())
 
     @property
     def draining(self) -> bool:
-        return self._draining
+        return self._readiness.draining
 
     @property
     def healthy(self) -> bool:
-        return not self._node.failed.done()
+        return not self._failed.done()
 
     def drain(self) -> None:
         """Refuse new work and end the long polls, so that the doors can close without cutting anybody off."""
-        self._draining = True
+        self._readiness.draining = True
         self._questions.wake_all()
 
     # ------------------------------------------------------------------ calls
@@ -146,27 +149,24 @@ class Desk:
         """Who may do what, and what may be named. Access rules hang here; for now everybody may do everything."""
         if not identity.name:
             raise ValidationError("the call names nobody", field="identity")
-        if not self._serving:
-            self.check_serving()
+        self.check_serving()
         known = self._engine.cluster.topics
         for topic in topics:
             if topic not in known:
                 check_name(topic, "topic")
-        if self._draining and not while_draining:
+        if self._readiness.draining and not while_draining:
             raise ServiceUnavailable(
                 "the broker is draining; try another one, or again after its restart", refused=True
             )
-        if self._node.failed.done():
-            raise ServiceUnavailable(f"the broker has stopped: {self._node.failed.result().message}")
+        if self._failed.done():
+            raise ServiceUnavailable(f"the broker has stopped: {self._failed.result().message}")
 
     def check_serving(self) -> None:
-        """Before this broker has its place in a cluster there is nothing to look anything up in."""
-        if not self._serving:
-            if not self._node.serving:
-                raise ServiceUnavailable(
-                    "the broker is starting; try another one, or again soon", retry_after_ms=1_000, refused=True
-                )
-            self._serving = True  # from then on always
+        """Refuse calls before the metadata is here: there is nothing to look anything up in."""
+        if not self._readiness.serving:
+            raise ServiceUnavailable(
+                "the broker is starting; try another one, or again soon", retry_after_ms=1_000, refused=True
+            )
 
     def _topic(self, name: str, incarnation: int = 0) -> Topic:
         topic = self._engine.cluster.topics.get(name)
@@ -237,9 +237,9 @@ class Desk:
     async def _change_cluster(self, command: bytes) -> Any:
         """Put a change into the cluster's log; its result once it has applied on this broker, too."""
         try:
-            return await self._node.propose_cluster(command)
+            return await self._proposer.propose(command)
         except DeadlineExceeded as error:
-            if self._routes.leader_of(METADATA_SET):
+            if self._leaders.leader_of(METADATA_SET):
                 raise
             raise ServiceUnavailable(
                 "nobody leads the metadata at the moment; the change may still take effect: look, or ask again soon",

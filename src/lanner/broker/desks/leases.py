@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from lanner import batch, limits
 from lanner.broker.desks.calls import LeasedBatch, Range
 from lanner.broker.desks.delivery import DecodedBatches
-from lanner.broker.node import Node
+from lanner.broker.ports import PayloadReader
 from lanner.broker.replicas.replica import Replica
 from lanner.calls.merging import Room
 from lanner.errors import MalformedBatch
@@ -52,8 +52,8 @@ class _Portion(NamedTuple):
 class LeaseReader:
     """Reads what was leased."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, reader: PayloadReader) -> None:
+        self._reader = reader
         self._decoded = DecodedBatches()
 
     async def read(self, leased: Sequence[Leased], bytes_max: int) -> tuple[list[LeasedBatch], list[Leased]]:
@@ -71,7 +71,7 @@ class LeaseReader:
                     batches.append(found)
                 elif found is not None:
                     if room.is_empty:
-                        first, rest = await self._node.in_reader(partial(_cut, portion, found, bytes_max))
+                        first, rest = await self._reader.in_reader(partial(_cut, portion, found, bytes_max))
                         batches.append(first)
                         portions[place] = portion._replace(leases=rest)
                     return batches, _grouped(portions[place:])
@@ -81,7 +81,7 @@ class LeaseReader:
 
     async def _read(self, portions: Sequence[_Portion], room: Room) -> list[LeasedBatch | None]:
         """Each portion as it would go out; None: retention took it between the decision and the read."""
-        payloads = await self._node.payloads([portion.key for portion in portions])
+        payloads = await self._reader.payloads([portion.key for portion in portions])
         found: list[LeasedBatch | None] = []
         cold: list[tuple[int, LeasedBatch]] = []
         waste_left = room.left_bytes // 4
@@ -107,7 +107,7 @@ class LeaseReader:
                 cold.append((len(found), whole))
             found.append(whole)
         if cold:
-            parts = await self._node.in_reader(
+            parts = await self._reader.in_reader(
                 lambda: [self._decoded.extract(portions[place].key, whole) for place, whole in cold]
             )
             for (place, whole), data in zip(cold, parts, strict=True):

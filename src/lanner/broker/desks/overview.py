@@ -59,16 +59,16 @@ class Overview(Desk):
                 found.leads,
                 found.should_lead,
                 found.metadata,
-                self._node.peers.is_alive(found.node_id),
+                self._peers.is_alive(found.node_id),
                 _progress(found.drain),
                 self._scrub_progress() if found.node_id == self.node_id else None,
             )
-            for found in cluster.describe_brokers(self._leaders())
+            for found in cluster.describe_brokers(self._known_leaders())
         ]
         return Answer(
             ClusterDescription(
                 row.cluster_id or self.cluster_id,
-                self._routes.leader_of(METADATA_SET),
+                self._leaders.leader_of(METADATA_SET),
                 row.feature_level,
                 row.topics,
                 row.partitions,
@@ -76,7 +76,7 @@ class Overview(Desk):
                 row.replicas_missing,
                 brokers,
                 [wire.PlanProgress(*plan) for plan in cluster.describe_plans()[:_PLANS_SHOWN_MAX]],
-                self._node.time_ahead_ms,
+                self.time_ahead_ms,
                 row.feature_level_possible,
                 list(row.behind),
             )
@@ -86,10 +86,9 @@ class Overview(Desk):
         """Where every replica is; how far those lag whose leader is this broker, and which of its own do not run."""
         if call.topic is not None:
             self._topic(call.topic)
-        steward = self._node.steward
-        lags = {} if steward is None else steward.lags()
-        stopped = self._node.outages.by_set()
-        rows = self._engine.cluster.describe_partitions(call.topic, self._leaders(), lags)
+        lags = self._steward.lags()
+        stopped = self._outages.by_set()
+        rows = self._engine.cluster.describe_partitions(call.topic, self._known_leaders(), lags)
         return Answer(PartitionsDescription([self._shown_partition(row, stopped) for row in rows]))
 
     def _shown_partition(self, row: PartitionRow, stopped: Mapping[int, str]) -> wire.PartitionReplicas:
@@ -100,11 +99,11 @@ class Overview(Desk):
     async def scrub(self, call: Scrub) -> Answer[ScrubProgress]:
         """How far this broker is with reading what lies on its disk; begin a pass first, if wished."""
         if call.start:
-            self._node.scrubbing.begin()
+            self._scrubbing.begin()
         return Answer(self._scrub_progress())
 
     def _scrub_progress(self) -> ScrubProgress:
-        scrubbing = self._node.scrubbing
+        scrubbing = self._scrubbing
         found = scrubbing.present or scrubbing.latest or Pass()
         return ScrubProgress(
             scrubbing.present is not None,
@@ -116,8 +115,8 @@ class Overview(Desk):
             found.expected_bytes,
         )
 
-    def _leaders(self) -> dict[int, str]:
-        leader_of = self._routes.leader_of
+    def _known_leaders(self) -> dict[int, str]:
+        leader_of = self._leaders.leader_of
         return {set_id: leader for set_id in self._engine.cluster.sets if (leader := leader_of(set_id))}
 
     # ------------------------------------------------------------------ wishes
@@ -127,7 +126,7 @@ class Overview(Desk):
         if call.action == "upgrade":
             await self._upgrade()
             return Answer(ClusterChanged())
-        now_ms = self._node.now_ms()
+        now_ms = self._clock.now_ms()
         commands: dict[str, Callable[[], bytes]] = {
             "drain": lambda: encode_drain_broker(self._named("broker", call.broker), now_ms),
             "undrain": lambda: encode_undrain_broker(self._named("broker", call.broker)),

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from lanner import batch, limits
 from lanner.broker.desks.calls import LeasedBatch, Range
 from lanner.broker.desks.delivery import messages_of
-from lanner.broker.node import Node
+from lanner.broker.ports import PayloadReader
 from lanner.broker.replicas.replica import Replica
 from lanner.calls.merging import Room
 from lanner.errors import LannerError, MalformedBatch
@@ -41,8 +41,8 @@ class _Stop(NamedTuple):
 class Pages:
     """Reads pages for one broker."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, reader: PayloadReader) -> None:
+        self._reader = reader
 
     async def look(
         self, topic: str, replicas: Replicas, offset: int, max_messages: int, max_bytes: int, after: LookPlace | None
@@ -58,7 +58,7 @@ class Pages:
                     page.next = (lane, number, max(chunk[0].base_offset, first_offset))
                     return page
                 read_bytes += sum(ref.size for ref in chunk)
-                payloads = await self._node.payloads([(replica.set_id, ref.index) for ref in chunk])
+                payloads = await self._reader.payloads([(replica.set_id, ref.index) for ref in chunk])
                 wanted = max_messages - len(page)
 
                 def show(
@@ -70,7 +70,7 @@ class Pages:
                 ) -> tuple[list[Message], _Stop | None]:
                     return _shown(topic, number, chunk, payloads, first_offset, wanted, room)
 
-                messages, stop = await self._node.in_reader(show)
+                messages, stop = await self._reader.in_reader(show)
                 page.extend(messages)
                 if stop is not None:
                     page.next = (lane, number, stop.offset)
@@ -94,14 +94,14 @@ class Pages:
                     return letters, (number, chunk[0].offset)
                 read_bytes += chunk[0].ref.size
                 wanted = limit - len(letters)
-                (payload,) = await self._node.payloads([(replica.set_id, chunk[0].ref.index)])
+                (payload,) = await self._reader.payloads([(replica.set_id, chunk[0].ref.index)])
 
                 def extracts(
                     chunk: Sequence[DeadEntry] = chunk[:wanted], payload: bytes | None = payload, number: int = number
                 ) -> list[Letter]:
                     return _letters(number, chunk, payload, room)
 
-                made = await self._node.in_reader(extracts)
+                made = await self._reader.in_reader(extracts)
                 letters += made
                 if len(made) < len(chunk):
                     return letters, (number, chunk[len(made)].offset)

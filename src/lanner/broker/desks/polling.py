@@ -20,8 +20,9 @@ from lanner.broker.desks.fitting import release_of
 from lanner.broker.desks.leases import Leased
 from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
-from lanner.broker.node import Node
+from lanner.broker.ports import Clock
 from lanner.broker.replicas.damage import DAMAGED
+from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.replica import WAIT, Replica
 from lanner.calls.urgency import NOTHING, Urgency
 from lanner.errors import GroupKindConflict, LannerError
@@ -36,11 +37,12 @@ _STEPS_MAX: Final = 16  # how many decisions one poll may be made of
 class Polling:
     """Leases for polls, the most urgent first."""
 
-    def __init__(self, node: Node, router: Router, questions: Questions) -> None:
-        self._node = node
+    def __init__(self, engine: Engine, clock: Clock, router: Router, questions: Questions) -> None:
+        self._engine = engine
+        self._clock = clock
         self._router = router
         self._questions = questions
-        self._first_sequence = node.now_ms() << 10
+        self._first_sequence = clock.now_ms() << 10
         self._latest: dict[tuple[int, str, str], int] = {}
         self._calls: dict[tuple[str, str, str], tuple[int, int]] = {}  # topic, group, member → latest sequence and call
         self._topics: dict[int, str] = {}  # of the latest calls
@@ -160,7 +162,7 @@ class Polling:
         They would be leased again and again, and nobody would ever see them. What memory could still serve is
         delivered, and what the reply had no room for was put back.
         """
-        damages, dead = self._node.engine.damages, 0
+        damages, dead = self._engine.damages, 0
         others = {(one.partition, one.base_offset) for one in batches}
         others |= {(one.partition, lease.ref.base_offset) for one in left_out for lease in one.answer.leases}
         for partition, replica, token, answer in leased:
@@ -223,7 +225,7 @@ class Polling:
 
     def best_lane(self, replicas: list[tuple[int, Replica]], group: str) -> int:
         """The most urgent lane with something for the group on these; -1: there is nothing."""
-        now_ms = self._node.now_ms()
+        now_ms = self._clock.now_ms()
         best = NOTHING
         for _, replica in replicas:
             lane = replica.partition.best_lane(group, now_ms)
@@ -238,7 +240,7 @@ class Polling:
 
     def _look(self, replicas: Mapping[int, Replica], group: str, urgency: Urgency[int]) -> None:
         """What these partitions have now. Among equals one that is free to decide goes first, then each in its turn."""
-        now_ms = self._node.now_ms()
+        now_ms = self._clock.now_ms()
         turn, count = self._router.turn(), len(replicas)
         for place, (partition, replica) in enumerate(replicas.items()):
             lane = replica.partition.best_lane(group, now_ms)

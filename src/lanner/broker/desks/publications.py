@@ -48,7 +48,7 @@ class Publications(Desk):
         replica = self._replica(found, call.partition)
         header = batch.verify(data)
         self._check_publish(found.settings, replica, header)
-        future = self._append(found, call.partition, replica, encode_append(self._node.now_ms(), data), header)
+        future = self._append(found, call.partition, replica, encode_append(self._clock.now_ms(), data), header)
         if found.settings.max_bytes:
             self._on_the_way[replica.set_id] += header.length
             future.add_done_callback(lambda _: self._arrived(replica.set_id, header.length))
@@ -81,13 +81,13 @@ class Publications(Desk):
         except NotLeader:  # it is being handed over
             raise self._routes.not_leader(topic, partition) from None
         headers.know(payload, header)
-        self._node.kick()
+        self._kick()
         return future
 
     def _check_publish(self, settings: TopicSettings, replica: Replica, header: batch.Header) -> None:
         self._check_room(settings, replica, header)
         if header.dedup_id:
-            replica.partition.check_dedup(bytes(header.dedup_id), settings, self._node.now_ms())
+            replica.partition.check_dedup(bytes(header.dedup_id), settings, self._clock.now_ms())
         if settings.max_bytes and settings.full_policy is FullPolicy.REJECT:
             # What is prepared has its room; what is merely staged stops nobody.
             held = replica.partition.stored_bytes + replica.partition.prepared_bytes + self._on_the_way[replica.set_id]
@@ -98,7 +98,7 @@ class Publications(Desk):
                     retry_after_ms=_FULL_RETRY_MS,
                 )
 
-        elif settings.hold_for and replica.partition.hold_refuses(settings, header.length, self._node.now_ms()):
+        elif settings.hold_for and replica.partition.hold_refuses(settings, header.length, self._clock.now_ms()):
             raise TopicFull(
                 f"the partition has {replica.partition.stored_bytes} of {settings.max_bytes} bytes, and the oldest are "
                 f"held for {', '.join(settings.hold_for)}: let that read on, or set hold_full=release",
@@ -107,7 +107,7 @@ class Publications(Desk):
 
     def _check_room(self, settings: TopicSettings, replica: Replica, header: batch.Header) -> None:
         """Whether the broker can take this batch now, whatever the topic holds."""
-        if self._node.storage_full:
+        if self._room.is_full:
             raise StorageFull(retry_after_ms=_FULL_RETRY_MS)
         if header.length > limits.BATCH_BYTES_MAX:
             raise MessageTooLarge(f"the batch has {header.length} bytes; {limits.BATCH_BYTES_MAX} are allowed")

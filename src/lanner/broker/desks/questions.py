@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lanner.broker.node import Node
+from lanner.broker.ports import Kick
+from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.replica import Replica
 from lanner.errors import LannerError
 from lanner.net.waiters import Waiters
@@ -19,9 +20,9 @@ from lanner.net.waiters import Waiters
 class Questions:
     """Asks partitions on behalf of callers, and lets callers wait for news."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._engine = node.engine
+    def __init__(self, engine: Engine, kick: Kick) -> None:
+        self._engine = engine
+        self._kick = kick
         self._loop = asyncio.get_running_loop()
         self._waiters: set[Waiters] = set()
 
@@ -41,7 +42,7 @@ class Questions:
                 self._loop.call_soon(when_unheard, answer, index)
 
         self._engine.ask(replica.set_id, request, answered)
-        self._node.kick()
+        self._kick()
         answer, index = await future
         if isinstance(answer, LannerError):
             raise answer
@@ -51,7 +52,7 @@ class Questions:
         """Ask without caring for the answer."""
         if not replica.closed:
             self._engine.ask(replica.set_id, request, lambda *_: None)
-            self._node.kick()
+            self._kick()
 
     async def news(self, replicas: Sequence[Replica], seconds: float) -> None:
         """Sleep until one of these partitions has something new, the time is over, or the broker drains."""

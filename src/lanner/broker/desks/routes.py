@@ -1,6 +1,6 @@
 """Who leads what, and where they are reached: what a broker tells a caller that asked the wrong one.
 
-Everything here is a look at the metadata and at what the node has heard; nothing waits and nothing is decided. A hint
+Everything here is a look at the metadata and at what other brokers said; nothing waits and nothing is decided. A hint
 may be out of date by the time it is used, so it never does more than save somebody a detour.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from lanner.broker.node import Node
+from lanner.broker.ports import Addresses, Leaders
+from lanner.broker.replicas.engine import Engine
 from lanner.cluster import Broker, BrokerState, Topic
 from lanner.errors import NotFoundError, NotLeader
 
@@ -43,26 +44,17 @@ class TopicRoute(NamedTuple):
 class Routes:
     """The broker's own view of who leads and where everybody is."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._engine = node.engine
+    def __init__(self, node_id: str, name: str, engine: Engine, leaders: Leaders, peers: Addresses) -> None:
+        self._node_id = node_id
+        self._name = name
+        self._engine = engine
+        self._leaders = leaders
+        self._peers = peers
         self.addresses: dict[str, tuple[str, int]] = {}  # of this broker's own doors
-
-    def leader_of(self, set_id: int) -> str:
-        """The node id of the broker that serves a set; empty while none is known."""
-        replica = self._engine.replicas.get(set_id)
-        if replica is not None and replica.leads:
-            return self._node.node_id
-        leader = self._node.leader_of(set_id)
-        # A leader here that does not lead yet is about to; nobody is helped by being sent to where they are, or to
-        # one that has gone silent.
-        if leader == self._node.node_id or not self._node.peers.is_alive(leader):
-            return ""
-        return leader
 
     def address_of(self, node_id: str) -> str:
         """HOST:PORT of a broker's native door; empty when it is not known."""
-        address = self._node.address_of(node_id) if node_id else None
+        address = self._peers.address_of(node_id) if node_id else None
         return "" if address is None else join_address(*address)
 
     def name_of(self, node_id: str) -> str:
@@ -84,7 +76,7 @@ class Routes:
 
     def not_leader(self, topic: Topic, partition: int, what: str = "") -> NotLeader:
         """The error that sends a caller on to the right broker."""
-        leader = self.leader_of(topic.set_ids[partition])
+        leader = self._leaders.leader_of(topic.set_ids[partition])
         details: dict[str, object] = {
             "leader": leader,
             "address": self.address_of(leader),
@@ -94,7 +86,7 @@ class Routes:
         if not what:
             details["refused"] = True  # before anything was done: a caller may go elsewhere without fear of doubles
         place = f"{topic.name}/{partition}"
-        if leader and leader != self._node.node_id:
+        if leader and leader != self._node_id:
             return NotLeader(what or f"broker {self.name_of(leader)} leads {place}; ask there", **details)
         details["leader"] = details["address"] = ""
         details["retry_after_ms"] = NO_LEADER_RETRY_MS
@@ -105,8 +97,8 @@ class Routes:
         partitions = []
         for number, set_id in enumerate(topic.set_ids):
             replica_set = sets.get(set_id)
-            nodes = [self._node.node_id] if replica_set is None else list(replica_set.nodes)
-            partitions.append(PartitionRoute(number, self.leader_of(set_id), nodes))
+            nodes = [self._node_id] if replica_set is None else list(replica_set.nodes)
+            partitions.append(PartitionRoute(number, self._leaders.leader_of(set_id), nodes))
         return TopicRoute(topic.name, topic.incarnation, topic.settings.to_dict(), partitions)
 
     def brokers(self) -> list[BrokerRoute]:
@@ -115,7 +107,7 @@ class Routes:
         for broker in self._engine.cluster.brokers.values():
             if broker.state is BrokerState.REMOVED or broker.lost:
                 continue
-            address = self._node.address_of(broker.node_id) or ("", 0)
+            address = self._peers.address_of(broker.node_id) or ("", 0)
             http = broker.addresses.get("http", "")
             found.append(BrokerRoute(broker.node_id, broker.name, broker.rack, *address, http))
         found.sort(key=lambda broker: (broker.name, broker.node_id))
@@ -125,7 +117,7 @@ class Routes:
         """Before the cluster is founded there is only this one."""
         host, port = self.addresses.get("native", ("", 0))
         http = self.addresses.get("http")
-        return BrokerRoute(self._node.node_id, self._node.name, "", host, port, join_address(*http) if http else "")
+        return BrokerRoute(self._node_id, self._name, "", host, port, join_address(*http) if http else "")
 
 
 def join_address(host: str, port: int) -> str:

@@ -82,14 +82,14 @@ class Staging(Publications):
             asked.transaction, asked.owner, asked.sequence, asked.task, asked.attempt, asked.number, asked.hold_ms
         )
         replica.partition.check_stage(note, header.length, found.settings, self._engine.feature_level)
-        return self._append(found, asked.partition, replica, encode_stage(self._node.now_ms(), note, data), header)
+        return self._append(found, asked.partition, replica, encode_stage(self._clock.now_ms(), note, data), header)
 
     async def prepare(self, asked: staging.Prepare) -> Answer[PartitionOutcomes]:
         """Have every partition named promise to publish. One that cannot refuses the try."""
         self._check_stages()
         if asked.token > self._engine.cluster.applied_index:
             try:
-                await self._node.until(lambda: self._engine.cluster.applied_index >= asked.token, _HEARD_MS)
+                await self._waiting.until(lambda: self._engine.cluster.applied_index >= asked.token, _HEARD_MS)
             except DeadlineExceeded:
                 raise ServiceUnavailable(f"this broker has not heard of try {asked.token} yet; ask again") from None
         return await self._each(asked.manifests, lambda one: self._prepare(asked.token, one))
@@ -103,8 +103,8 @@ class Staging(Publications):
             if not answered.done():
                 answered.set_result(answer)
 
-        self._node.tries.prepare(replica.set_id, token, manifest.attempts, told)
-        self._node.kick()
+        self._tries.prepare(replica.set_id, token, manifest.attempts, told)
+        self._kick()
         answer = await answered
         if isinstance(answer, NotLeader):
             raise self._lost(topic, manifest.partition)
@@ -144,7 +144,7 @@ class Staging(Publications):
         if self._is_busy(asked):
             with contextlib.suppress(DeadlineExceeded):  # then the metadata says that it is
                 wait_ms = min(_BUSY_MS, asked.timeout_ms)
-                await self._node.until(lambda: self._draining or not self._is_busy(asked), wait_ms)
+                await self._waiting.until(lambda: self._readiness.draining or not self._is_busy(asked), wait_ms)
         command = encode_begin_try(
             asked.transaction,
             asked.owner,
@@ -153,13 +153,13 @@ class Staging(Publications):
             [(one.topic, one.incarnation, one.partitions) for one in asked.participants],
             timeout_ms=asked.timeout_ms,
             once=asked.once,
-            now_ms=self._node.now_ms(),
+            now_ms=self._clock.now_ms(),
         )
         result = await self._change_cluster(command)
         if isinstance(result, Begun):
             return Answer(CommitState(CommitPhase.PREPARING, result.token))
         if isinstance(result, Repeated):
-            self._node.tries.repeated += 1
+            self._tries.repeated += 1
             return Answer(CommitState(CommitPhase.REPEATED, result.token))
         assert isinstance(result, CommitEnded)
         return Answer(self._ended(result))
@@ -178,7 +178,7 @@ class Staging(Publications):
     async def end(self, asked: staging.End) -> Answer[CommitState]:
         """Give a commit up, begun or not; it may turn out to be committed."""
         self._check_stages()
-        command = encode_abort_commit(asked.transaction, asked.owner, asked.commit_id, self._node.now_ms())
+        command = encode_abort_commit(asked.transaction, asked.owner, asked.commit_id, self._clock.now_ms())
         result = await self._change_cluster(command)
         assert isinstance(result, CommitEnded)
         return Answer(self._ended(result))
@@ -194,7 +194,7 @@ class Staging(Publications):
         self._check_stages()
         if asked.wait_ms and not self._is_reached(asked):
             with contextlib.suppress(DeadlineExceeded):  # then the answer is how far it is
-                await self._node.until(lambda: self._draining or self._is_reached(asked), asked.wait_ms)
+                await self._waiting.until(lambda: self._readiness.draining or self._is_reached(asked), asked.wait_ms)
         cluster = self._engine.cluster
         row = cluster.transaction(asked.transaction)
         if row is None:
@@ -235,7 +235,7 @@ class Staging(Publications):
         """Another owner takes a transaction over."""
         self._check_stages()
         command = encode_claim_transaction(
-            asked.transaction, asked.owner, restart=asked.restart, now_ms=self._node.now_ms()
+            asked.transaction, asked.owner, restart=asked.restart, now_ms=self._clock.now_ms()
         )
         result = await self._change_cluster(command)
         assert isinstance(result, Claimed)
@@ -307,7 +307,7 @@ class Staging(Publications):
         """How far one partition is, by what its leader knows (here) or has told the conductor (here)."""
         place = self._engine.cluster.sets.get(set_id)
         replica = self._engine.replicas.get(set_id)
-        size, state = 0, self._node.tries.vote_of(found.token, set_id)
+        size, state = 0, self._tries.vote_of(found.token, set_id)
         if replica is not None and replica.leads:
             prepared = replica.partition.prepared().get(found.token)
             size = 0 if prepared is None else prepared.size
@@ -316,7 +316,7 @@ class Staging(Publications):
         return staging.TryPartition(
             "" if place is None else place.topic,
             0 if place is None else place.partition,
-            self._routes.leader_of(set_id),
+            self._leaders.leader_of(set_id),
             state,
             size,
         )

@@ -77,7 +77,7 @@ class Streams(Desk):
             call.lanes,
             read.holes,
             not led,
-            self._node.now_ms(),
+            self._clock.now_ms(),
         )
         return Answer(control, read.bulk)
 
@@ -98,7 +98,7 @@ class Streams(Desk):
         machine = replica.partition
         while not stretch.refs and not stretch.holes and stretch.next_offset >= machine.end_offset:
             left = deadline - self._loop.time()
-            if left <= 0 or self._draining or replica.closed:
+            if left <= 0 or self._readiness.draining or replica.closed:
                 break
             await self._questions.news([replica], left)
             if not replica.leads and not replica.closed:
@@ -110,7 +110,7 @@ class Streams(Desk):
         self, topic: Topic, partition: int, replica: Replica, stretch: Stretch, led: bool
     ) -> _ReadStretch:
         """The batches themselves. What a follower cannot read is left to the leader: only that knows why."""
-        payloads = await self._node.payloads([(replica.set_id, ref.index) for ref in stretch.refs])
+        payloads = await self._reader.payloads([(replica.set_id, ref.index) for ref in stretch.refs])
         batches: list[FetchedBatch] = []
         bulk: list[memoryview] = []
         damaged: list[tuple[int, int]] = []

@@ -22,7 +22,7 @@ from lanner import batch, limits
 from lanner.broker.desks.calls import Delivered, LeasedBatch, Range, leased_batches
 from lanner.broker.desks.delivery import messages_of, places_of, raw_bytes
 from lanner.broker.desks.fitting import TAKING_LEASE_MS, reply_bytes_max
-from lanner.broker.node import Node
+from lanner.broker.ports import PayloadReader
 from lanner.calls import Asker, Identity
 from lanner.calls.merging import Room
 from lanner.errors import LannerError, MalformedBatch
@@ -55,9 +55,9 @@ class Handed(NamedTuple):
 class Unpacking:
     """Polls for single messages."""
 
-    def __init__(self, asker: Asker, node: Node, own: Identity) -> None:
+    def __init__(self, asker: Asker, reader: PayloadReader, own: Identity) -> None:
         self._asker = asker
-        self._node = node
+        self._reader = reader
         self._own = own  # gives back what nobody saw
         self._loop = asyncio.get_running_loop()
 
@@ -84,7 +84,7 @@ class Unpacking:
         if is_little(batches):
             unpacked = unpack(call.topic, batches, room_bytes)
         else:
-            unpacked = await self._node.in_reader(lambda: unpack(call.topic, batches, room_bytes))
+            unpacked = await self._reader.in_reader(lambda: unpack(call.topic, batches, room_bytes))
         if unpacked.left_out:
             await self._release(call, unpacked.left_out)
         settles = [*unpacked.malformed, *(unpacked.kept if call.auto_ack else ())]

@@ -24,7 +24,7 @@ from lanner import features
 from lanner.broker.desks.desk import Desk
 from lanner.broker.desks.routes import Routes
 from lanner.broker.forwarding.hops import hop
-from lanner.broker.node import Node
+from lanner.broker.parts import Parts
 from lanner.calls import Answer, Bulk, Fresh, Identity, Part, Repeat, Row, Where, row_of
 from lanner.calls.merging import UNANSWERED as UNANSWERED
 from lanner.cluster import METADATA_SET, Topic
@@ -116,12 +116,15 @@ class _Course(Generic[AnswerT]):
 class Asking:
     """The cluster's service, asked on this broker."""
 
-    def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
+    def __init__(self, service: Desk, parts: Parts, routes: Routes) -> None:
         self._service = service
-        self._node = node
+        self._engine = parts.engine
+        self._leaders = parts.leaders
+        self._peers = parts.peers
+        self._conditions = parts.waiting
         self._routes = routes
         self._loop = asyncio.get_running_loop()
-        self.node_id = node.node_id
+        self.node_id = parts.node_id
         self.forwarded = 0  # calls that another broker was asked to serve
         self.ways: Mapping[type[Call[Any]], Way] = {}
         self._name = secrets.token_hex(8)  # under which calls without an identity of their own are numbered
@@ -218,8 +221,8 @@ class Asking:
             return await self._service.handle(call, bulk)
         self.forwarded += 1
         name = self._routes.name_of(node_id)
-        caller = identity.name if self._node.engine.feature_level >= features.CALLERS else ""
-        return await hop(self._node.peers, node_id, name, caller, call, bulk, min(timeout_ms, DEADLINE_MS))
+        caller = identity.name if self._engine.feature_level >= features.CALLERS else ""
+        return await hop(self._peers, node_id, name, caller, call, bulk, min(timeout_ms, DEADLINE_MS))
 
     # ------------------------------------------------------------------ where
 
@@ -227,7 +230,7 @@ class Asking:
         """The partitions by the broker to ask; under the empty name those of which no living leader is known."""
         found: dict[str, list[int]] = {}
         for partition in partitions:
-            leader = (hints.take(partition) if hints else "") or self._routes.leader_of(topic.set_ids[partition])
+            leader = (hints.take(partition) if hints else "") or self._leaders.leader_of(topic.set_ids[partition])
             found.setdefault(leader, []).append(partition)
         return found
 
@@ -241,7 +244,7 @@ class Asking:
 
     async def hear_of(self, topics: Iterable[str]) -> None:
         """A topic that this broker has not heard of may have been made a moment ago, elsewhere."""
-        known = self._node.engine.cluster.topics
+        known = self._engine.cluster.topics
         if any(name not in known for name in topics):
             await self.catch_up()
 
@@ -251,14 +254,14 @@ class Asking:
 
     async def catch_up(self) -> None:
         """Know what the metadata's leader knew when this was called; go on with what is known if it does not answer."""
-        leader = self._routes.leader_of(METADATA_SET)
+        leader = self._leaders.leader_of(METADATA_SET)
         if leader in ("", self.node_id):
             return
         try:
             answer = await self.serve_at(leader, self._service.own, Metadata([]), timeout_ms=_CATCH_UP_MS)
             index = answer.control.index
-            if self._node.engine.cluster.applied_index < index:
-                await self._node.until(lambda: self._node.engine.cluster.applied_index >= index, _CATCH_UP_MS)
+            if self._engine.cluster.applied_index < index:
+                await self._conditions.until(lambda: self._engine.cluster.applied_index >= index, _CATCH_UP_MS)
         except (BadGateway, DeadlineExceeded, ServiceUnavailable):
             return
 

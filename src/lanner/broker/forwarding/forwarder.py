@@ -15,14 +15,14 @@ from lanner.wire.staging import ListTransactions
 if TYPE_CHECKING:
     from lanner.broker.desks.desk import Desk
     from lanner.broker.desks.routes import Routes
-    from lanner.broker.node import Node
+    from lanner.broker.parts import Parts
 
 
 class Forwarder(ForwardedPublishes, ForwardedPolls, OwnWays):
     """Where calls enter that any broker may serve."""
 
-    def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
-        super().__init__(service, node, routes)
+    def __init__(self, service: Desk, parts: Parts, routes: Routes) -> None:
+        super().__init__(service, parts, routes)
         self.ways = {
             Poll: self.poll,
             Glance: self.glance,

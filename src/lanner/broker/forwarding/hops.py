@@ -7,45 +7,19 @@ where and how long is decided above.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
+from lanner.broker.ports import PeerCalls
 from lanner.calls import Answer, Bulk, row_of
 from lanner.calls.merging import cut
 from lanner.errors import BadGateway, ConnectionLost, DeadlineExceeded
-from lanner.wire.messages import AnswerT, Call, Command, Control
+from lanner.wire.messages import AnswerT, Call
 
 _LISTEN_SECONDS: Final = 0.5
 
 
-class Replied(Protocol):
-    """A reply as it came over a link."""
-
-    @property
-    def control(self) -> Any: ...
-    @property
-    def bulk(self) -> memoryview: ...
-
-
-class Calling(Protocol):
-    """What can carry a request to another broker."""
-
-    def is_alive(self, node_id: str) -> bool: ...
-
-    async def call(
-        self,
-        node_id: str,
-        command: Command,
-        control: Control,
-        bulk: Sequence[bytes | memoryview] = (),
-        *,
-        timeout_ms: int,
-        caller: str = "",
-    ) -> Replied: ...
-
-
 async def hop(
-    peers: Calling, node_id: str, name: str, caller: str, call: Call[AnswerT], bulk: Bulk, timeout_ms: int
+    peers: PeerCalls, node_id: str, name: str, caller: str, call: Call[AnswerT], bulk: Bulk, timeout_ms: int
 ) -> Answer[AnswerT]:
     """Ask another broker, for as long as it gives signs of life: its partitions may be led elsewhere soon.
 

@@ -39,7 +39,7 @@ from lanner.wire.messages import Glance, Glanced, Poll, Polled, PolledBatch, Rel
 if TYPE_CHECKING:
     from lanner.broker.desks.desk import Desk
     from lanner.broker.desks.routes import Routes
-    from lanner.broker.node import Node
+    from lanner.broker.parts import Parts
 
 log = logging.getLogger("lanner.broker")
 
@@ -140,8 +140,8 @@ class _Patience:
 class ForwardedPolls(Asking):
     """What workers call, on any broker."""
 
-    def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
-        super().__init__(service, node, routes)
+    def __init__(self, service: Desk, parts: Parts, routes: Routes) -> None:
+        super().__init__(service, parts, routes)
         self._member = f"door-{secrets.token_hex(8)}"
         self._sequences = itertools.count()
         self._turns = itertools.count()

@@ -28,7 +28,7 @@ from lanner.wire.messages import OpenProducer, Publish, Published
 if TYPE_CHECKING:
     from lanner.broker.desks.desk import Desk
     from lanner.broker.desks.routes import Routes
-    from lanner.broker.node import Node
+    from lanner.broker.parts import Parts
 
 _ATTEMPT_MS: Final = 3_000  # then it is sent again: to another leader, or to the same one that was only slow
 SLOTS_MAX: Final = 256  # batches under way for one lane of one partition
@@ -139,8 +139,8 @@ def _wake_next(lane: Lane) -> None:
 class ForwardedPublishes(Asking):
     """What callers without a producer publish."""
 
-    def __init__(self, service: Desk, node: Node, routes: Routes) -> None:
-        super().__init__(service, node, routes)
+    def __init__(self, service: Desk, parts: Parts, routes: Routes) -> None:
+        super().__init__(service, parts, routes)
         self._router = Router()
         self._producers = DoorProducers(service)
 
@@ -148,7 +148,7 @@ class ForwardedPublishes(Asking):
         """Publish individual messages in as few batches as possible; where each went, in the order given."""
         self._service.admit(identity, "publish", [topic])
         found = await self.find_topic(topic)
-        leader_of, set_ids = self._routes.leader_of, found.set_ids
+        leader_of, set_ids = self._leaders.leader_of, found.set_ids
         groups = group_messages(
             messages, len(set_ids), found.settings, self._router, lambda partition: leader_of(set_ids[partition]) != ""
         )
@@ -197,7 +197,7 @@ class ForwardedPublishes(Asking):
                     self._producers.give_back(set_id, lane, slot)
                 else:
                     self._producers.leave(set_id, lane)
-                    self._producers.prune(self._node.engine.cluster.sets)
+                    self._producers.prune(self._engine.cluster.sets)
             sent.append(Sent(group, result))
         return sent
 

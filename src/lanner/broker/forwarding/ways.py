@@ -92,7 +92,7 @@ class OwnWays(Asking):
         seen = (await self._service.handle(call)).control
         others = {row.leader for row in seen.partitions}
         others |= {replica.node_id for row in seen.partitions for replica in row.replicas}
-        asked = [one for one in sorted(others - {"", self.node_id}) if self._node.peers.is_alive(one)]
+        asked = [one for one in sorted(others - {"", self.node_id}) if self._peers.is_alive(one)]
         told = await self.together(self._report(node_id, identity, call) for node_id in asked)
         return Answer(partitions_merge(seen, dict(zip(asked, told, strict=True))))
 
@@ -112,7 +112,7 @@ class OwnWays(Asking):
 
     async def list_transactions(self, identity: Identity, call: ListTransactions) -> Answer[TransactionList]:
         """Who is awaited in a try is known where the metadata is led."""
-        leader = self._routes.leader_of(METADATA_SET)
+        leader = self._leaders.leader_of(METADATA_SET)
         if call.transaction and leader not in ("", self.node_id):
             try:
                 return await self.serve_at(leader, identity, call)

@@ -14,6 +14,7 @@ from lanner.api.rest import build_app
 from lanner.broker.desks.calls import Delivered, NewMessage, Stored
 from lanner.broker.desks.checks import check_settle
 from lanner.broker.desks.unpacking import Handed
+from lanner.broker.readiness import Facts, Verdict, judge
 from lanner.broker.tries import Figures
 from lanner.calls import Answer, Bulk, Identity, row_of
 from lanner.errors import GroupNotFound, TopicNotFound
@@ -72,6 +73,9 @@ def dead_page(
     return Answer(administration.DeadLetters(shown, total, following), [data for *_, data in letters])
 
 
+READY = Facts(member=True, registered=True, current=True, opened=True, restored=True, metadata_led=True)
+
+
 @dataclass
 class FakeService:
     """As much of the service as the door can tell apart."""
@@ -79,10 +83,7 @@ class FakeService:
     cluster_id: str = "cluster"
     node_id: str = "node"
     auto_create: bool = True
-    ready: bool = True
-    missing: str = ""
-    disk_slow: str = ""
-    others_may_lead: bool = False
+    facts: Facts = READY
     time_ahead_ms: int = 0
     stopped_partitions: dict[str, str] = field(default_factory=dict)
     forwarded: int = 17
@@ -106,6 +107,10 @@ class FakeService:
     failure: Exception | None = None
     poll_gate: asyncio.Event | None = None
     unheard: int = 0  # polls whose leases the door gave back
+
+    @property
+    def readiness(self) -> Verdict:
+        return judge(self.facts)
 
     def _asked(self, name: str, what: Any) -> None:
         self.calls.append((name, what))

@@ -18,6 +18,7 @@ from lanner.errors import (
     StorageFull,
     TopicFull,
 )
+from tests.unit.api.rest.conftest import READY
 
 
 async def publish(http, **named):
@@ -194,9 +195,11 @@ async def test_health_and_readiness_differ(http, service):
     assert (await http.get("/readyz")).json() == {"status": "ready"}
     service.stopped_partitions = {"orders/1": "a record of tomorrow"}
     assert (await http.get("/readyz")).json() == {"status": "ready", "stopped": {"orders/1": "a record of tomorrow"}}
-    service.ready = False
+    service.facts = READY._replace(draining=True)
     assert (await http.get("/healthz")).status_code == 200
-    service.missing = "the disk has 3 MiB of 96 MiB free"
+    assert "the broker is not ready: it is draining" in (await http.get("/readyz")).json()["message"]
+    assert "lanner_ready 0" in (await http.get("/metrics")).text
+    service.facts = READY._replace(leaderless=1, disk_full="the disk has 3 MiB of 96 MiB free")
     assert "the disk has 3 MiB" in (await http.get("/readyz")).json()["message"]
     reply = await http.get("/readyz")
     assert reply.status_code == 503
@@ -205,14 +208,15 @@ async def test_health_and_readiness_differ(http, service):
 
 
 async def test_a_slow_disk_is_told_and_sends_callers_elsewhere_if_others_are_faster(http, service):
-    service.disk_slow = "disk slow: a sync has been under way for 3.0 s"
+    slow = "disk slow: a sync has been under way for 3.0 s"
+    service.facts = READY._replace(disk_slow=slow)
     reply = await http.get("/readyz")
-    assert (reply.status_code, reply.json()) == (200, {"status": f"ready, {service.disk_slow}"})
+    assert (reply.status_code, reply.json()) == (200, {"status": f"ready, {slow}"})
     assert "lanner_disk_slow 1" in (await http.get("/metrics")).text
-    service.others_may_lead = True
+    service.facts = READY._replace(disk_slow=slow, others_may_lead=True)
     reply = await http.get("/readyz")
     assert reply.status_code == 503
-    assert service.disk_slow in reply.text
+    assert slow in reply.text
 
 
 async def test_metrics_count_requests_by_operation_and_status(http):
