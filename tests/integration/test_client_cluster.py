@@ -65,7 +65,7 @@ class Trio:
                 others = sorted(replica.node.voters - {replica.node.node_id})
                 replica.node.transfer(random.choice(others))
                 server.node.engine.wake(replica.set_id)
-                server.node.kick()
+                server.node.commits.kick()
 
     @property
     def address(self) -> str:

@@ -151,7 +151,7 @@ async def test_a_poll_that_acks_by_itself_and_cannot_read_gives_everything_back(
         raise NotLeader("this copy is damaged")
 
     with monkeypatch.context() as patch:
-        patch.setattr(server.node, "payloads", elsewhere)
+        patch.setattr(server.node.reading, "payloads", elsewhere)
         with pytest.raises(NotLeader):
             await service.poll(ANONYMOUS, **wanted)
     found = (await service.poll(ANONYMOUS, wait_ms=5_000, **wanted)).batches

@@ -331,7 +331,7 @@ async def test_a_broker_that_moved_tells_the_others_where_it_is_now(flock: Flock
     async with asyncio.timeout(SECONDS):
         while flock.servers[0].node.engine.cluster.brokers[moved.node_id].addresses["native"] != flock.addresses[2]:
             await asyncio.sleep(0.02)
-    assert flock.servers[0].node.address_of(moved.node_id) == split(flock.addresses[2])
+    assert flock.servers[0].node.peers.address_of(moved.node_id) == split(flock.addresses[2])
 
 
 async def test_brokers_that_all_moved_find_each_other_by_the_seeds_they_are_given_now(flock: Flock) -> None:
@@ -406,7 +406,7 @@ async def remove_the_fourth(flock: Flock) -> str:
     removed = next(one for one in flock.servers[0].node.engine.cluster.brokers.values() if one.name == "broker3")
     first = flock.servers[0].node
     await first.proposals.propose(encode_drain_broker(removed.node_id, 1))  # it votes over the metadata
-    await first.until(lambda: first.engine.cluster.is_drained(removed.node_id), 20_000)
+    await first.waiting.until(lambda: first.engine.cluster.is_drained(removed.node_id), 20_000)
     await first.proposals.propose(encode_remove_broker(removed.node_id, 1))
     async with asyncio.timeout(SECONDS):
         for number in range(3):

@@ -91,7 +91,7 @@ class Node:
         self.outages: Outages
         self.saving: Saving
         self.scrubbing: Scrubbing
-        self._reading: Reading
+        self.reading: Reading
         self.commits: Commits
         self._background: Background
         self._catching_up: CatchingUp
@@ -152,12 +152,12 @@ class Node:
         self.outages = Outages(engine, self.node_id, self.fail)
         self.saving = Saving(engine, self.directory, settings, saver=self._saver, readers=self._readers, fail=self.fail)
         self.saving.check_disk()
-        self._reading = Reading(engine, files, self._readers)
+        self.reading = Reading(engine, files, self._readers)
         self.scrubbing = Scrubbing(
             engine,
             files,
             SealedTable(self.directory.table),
-            self._reading.in_reader,
+            self.reading.in_reader,
             settings.scrub_bytes_per_second,
             self.fail,
             self._background.spawn_vital,
@@ -285,7 +285,7 @@ class Node:
             self.steward,
             self.peers,
             files=self.directory.files,
-            reading=self._reading,
+            reading=self.reading,
             saving=self.saving,
             spawn=background.spawn,
         )
@@ -395,7 +395,7 @@ class Node:
             engine=self.engine,
             clock=self.clock,
             wall_ms=self._wall_ms,
-            reader=self._reading,
+            reader=self.reading,
             proposer=self.proposals,
             waiting=self.waiting,
             leaders=self.leaders,
