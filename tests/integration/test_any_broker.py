@@ -450,12 +450,12 @@ async def test_of_two_creates_at_two_brokers_exactly_one_wins(three: Three, topi
 
 
 async def test_while_nobody_leads_rest_says_when_to_come_back(doomed: Three, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lanner.broker.forwarding.asking import Backoff
+    from lanner.broker.forwarding.asking import Tries
 
     await doomed.make_topic(partitions=1, replication=1)
     leader = await doomed.leader_of("orders", 0)
     await doomed.kill(leader)
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (1_500,))
+    monkeypatch.setattr(Tries.__init__, "__defaults__", (1_500,))
     stranger = doomed.http[(leader + 1) % 3]
     for answer in (
         await stranger.post("/topic/orders/publish", json={"message": "x", "partitionKey": "k"}),

@@ -29,6 +29,7 @@ from lanner.calls import Answer, Bulk, Fresh, Identity, Part, Repeat, Row, Where
 from lanner.calls.merging import UNANSWERED as UNANSWERED
 from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import BadGateway, DeadlineExceeded, GroupNotFound, LannerError, NotLeader, ServiceUnavailable
+from lanner.net.backoff import Backoff
 from lanner.wire.messages import AnswerT, Call, Metadata
 
 Result = TypeVar("Result")
@@ -36,29 +37,29 @@ Way = Callable[[Identity, Any], Awaitable[Answer[Any]]]
 
 DEADLINE_MS: Final = 10_000
 WAITING_MAX: Final = 256  # calls that wait at other brokers: these hold only so many of ours
-_BACKOFF_SECONDS_MIN: Final = 0.02
-_BACKOFF_SECONDS_MAX: Final = 0.3
+_PAUSE_S: Final = 0.02
+_PAUSE_S_MAX: Final = 0.3
 _CATCH_UP_MS: Final = 1_000
 
 
-class Backoff:
-    """Pauses that grow, within a deadline."""
+class Tries:
+    """The tries of one call: pauses that grow, within a deadline."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deadline_ms: int = DEADLINE_MS) -> None:
         self._loop = loop
         self._ends = loop.time() + deadline_ms / 1_000
-        self._pause = _BACKOFF_SECONDS_MIN
+        self._backoff = Backoff(_PAUSE_S, _PAUSE_S_MAX)
 
     @property
     def left_ms(self) -> int:
         return max(0, int((self._ends - self._loop.time()) * 1_000))
 
     async def pause(self, error: LannerError) -> None:
-        """Wait a little before the next attempt; raises the error when there is no time for one."""
-        if self._loop.time() + self._pause >= self._ends:
+        """Wait a little before the next try; raise the error when there is no time for one."""
+        pause_s = self._backoff.pause_until(self._ends, self._loop.time())
+        if pause_s is None:
             raise error
-        await asyncio.sleep(self._pause)
-        self._pause = min(2 * self._pause, _BACKOFF_SECONDS_MAX)
+        await asyncio.sleep(pause_s)
 
 
 class Hints:
@@ -174,7 +175,7 @@ class Asking:
         call: Call[AnswerT],
         bulk: Bulk,
     ) -> list[Part[Call[AnswerT], AnswerT]]:
-        backoff, course = Backoff(self._loop), _Course(row, call)
+        tries, course = Tries(self._loop), _Course(row, call)
         hurried = False  # two brokers that each name the other must not be asked in a circle without a pause
         while waiting:
             places = self.placed(topic, waiting, course.hints)
@@ -182,7 +183,7 @@ class Asking:
             course.at_once = not course.why
             calls = {node_id: row.narrow(call, mine) for node_id, mine in places.items()}
             answers = await _gathered(
-                self.serve_at(node_id, identity, one, bulk, backoff.left_ms) for node_id, one in calls.items()
+                self.serve_at(node_id, identity, one, bulk, tries.left_ms) for node_id, one in calls.items()
             )
             for one, mine, answer in zip(calls.values(), places.values(), answers, strict=True):
                 if isinstance(answer, UNANSWERED) and self._may_repeat(row, answer):
@@ -195,7 +196,7 @@ class Asking:
             hurried = course.at_once and not hurried
             if waiting and not hurried:
                 try:
-                    await backoff.pause(course.why[waiting[-1]])
+                    await tries.pause(course.why[waiting[-1]])
                 except LannerError:
                     if row.missed is None:
                         raise

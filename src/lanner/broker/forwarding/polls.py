@@ -34,6 +34,7 @@ from lanner.calls.urgency import Ask, Urgency
 from lanner.cluster import Topic
 from lanner.errors import LannerError, NotLeader
 from lanner.model import LANES
+from lanner.net.backoff import Backoff
 from lanner.wire.messages import Glance, Glanced, Poll, Polled, PolledBatch, Release, SettleItem
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class _Patience:
         self._loop = loop
         self._ends = ends
         self._missing_since: float | None = None
-        self._pause = _PAUSE_SECONDS_MIN
+        self._backoff = Backoff(2 * _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX)
 
     def is_over(self, missing: LannerError | None) -> bool:
         """Whether to answer now. What could not be asked may hold something: then the time goes on, to a deadline."""
@@ -124,8 +125,7 @@ class _Patience:
 
     async def pause(self) -> None:
         """Do not come back at once."""
-        self._pause = min(2 * self._pause, _PAUSE_SECONDS_MAX)
-        await asyncio.sleep(min(self._pause, max(0.0, self._ends - self._loop.time())))
+        await asyncio.sleep(min(self._backoff.pause_s(), max(0.0, self._ends - self._loop.time())))
 
     @property
     def pause_seconds(self) -> float:
@@ -133,8 +133,7 @@ class _Patience:
         left = max(0.0, self._ends - self._loop.time())
         if self._missing_since is None:
             return min(left, _ROUND_SECONDS)
-        self._pause = min(2 * self._pause, _PAUSE_SECONDS_MAX)
-        return self._pause
+        return self._backoff.pause_s()
 
 
 class ForwardedPolls(Asking):

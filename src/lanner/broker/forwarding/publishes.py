@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lanner.broker.desks.calls import NewMessage, Stored
 from lanner.broker.desks.publishing import MessageGroup, Router, group_messages
-from lanner.broker.forwarding.asking import UNANSWERED, Asking, Backoff
+from lanner.broker.forwarding.asking import UNANSWERED, Asking, Tries
 from lanner.calls import Identity
 from lanner.cluster import Topic
 from lanner.errors import LannerError, Overloaded, ProducerUnknown, SequenceGap, StorageFull, TopicFull
@@ -207,7 +207,7 @@ class ForwardedPublishes(Asking):
         """Send one batch until its outcome is known. A refusal is sure only while no attempt ended in the dark."""
         call = Publish(topic.name, group.partition, topic.incarnation)
         data = group.encode(slot.producer_id, slot.sequence)
-        backoff: Backoff | None = None
+        tries: Tries | None = None
         in_the_dark = False
         while True:
             leader = next(iter(self.placed(topic, [group.partition])))
@@ -227,11 +227,11 @@ class ForwardedPublishes(Asking):
                 if not in_the_dark or not isinstance(error, _FULL):
                     raise _Refused(error) from None
                 problem = error
-            backoff = backoff or Backoff(self._loop)
+            tries = tries or Tries(self._loop)
             try:
                 if self._service.draining:
                     raise problem
-                await backoff.pause(problem)
+                await tries.pause(problem)
             except LannerError as error:
                 if in_the_dark:
                     raise

@@ -9,7 +9,7 @@ import pytest
 
 from lanner import batch, limits
 from lanner.broker.desks.calls import NewMessage
-from lanner.broker.forwarding.asking import Backoff
+from lanner.broker.forwarding.asking import Tries
 from lanner.calls import ANONYMOUS
 from lanner.errors import (
     BadGateway,
@@ -293,7 +293,7 @@ async def test_what_is_wrong_is_told_at_once_and_not_asked_again() -> None:
 
 
 async def test_an_error_says_which_broker_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (300,))
+    monkeypatch.setattr(Tries.__init__, "__defaults__", (300,))
     async with opened() as offices:
         set_ids = offices.topic("orders")
         offices.refuse = lambda node_id, command: node_id == "node-b"
@@ -499,7 +499,7 @@ async def test_a_message_that_may_go_anywhere_does_not_wait_for_a_leader() -> No
 
 
 async def test_settles_that_nobody_took_until_the_deadline_say_so_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (200,))
+    monkeypatch.setattr(Tries.__init__, "__defaults__", (200,))
     async with opened() as offices:
         set_ids = offices.topic("orders")
         await fill(offices)

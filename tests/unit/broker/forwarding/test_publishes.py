@@ -322,4 +322,4 @@ async def test_a_slot_that_could_not_be_made_is_nobodys() -> None:
 
 def shorten(monkeypatch: pytest.MonkeyPatch, deadline_ms: int) -> None:
     """Calls give up sooner."""
-    monkeypatch.setattr(asking.Backoff.__init__, "__defaults__", (deadline_ms,))
+    monkeypatch.setattr(asking.Tries.__init__, "__defaults__", (deadline_ms,))
