@@ -1,8 +1,7 @@
 """The queue consumer: leases messages, most urgent first, and settles them.
 
 It buffers no more than it asked for, and asks anew when that is used up, so a message that is more urgent overtakes
-everything that is not in hand yet. While a broker has less than that, the next poll may wait there already, and bring
-one batch ahead (`client/polling`). In `async for` it asks for as many as it can handle in a tenth of a second: few
+everything that is not in hand yet. In `async for` it asks for as many as it can handle in a tenth of a second: few
 when the work is slow, many when it is fast.
 
 Leaving the block gives everything back at once: what the application never saw is released without counting an
@@ -231,7 +230,7 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        self._poller.give_up()
+        self._poller.wake()
         if self._extender is not None:
             self._extender.cancel()
         unseen: list[SettleItem] = []

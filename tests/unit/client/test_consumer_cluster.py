@@ -16,18 +16,6 @@ def total(cluster: Any, command: Command) -> int:
     return sum(len(asked) for asked in cluster.of(command).values())
 
 
-async def take(consumer: Any, count: int, *, ack: bool = False) -> list[Any]:
-    """So many messages, over as many polls as it takes."""
-    taken: list[Any] = []
-    async with asyncio.timeout(5):
-        while len(taken) < count:
-            batch = await consumer.poll(wait_ms=1_000)
-            taken += batch
-            if ack:
-                await batch.ack()
-    return taken
-
-
 # ------------------------------------------------------------------ what comes first
 
 
@@ -36,8 +24,9 @@ async def test_the_most_urgent_comes_first_whichever_broker_has_it(cluster: Any)
     cluster.add(1, 0, b"low")
     cluster.add(2, 9, b"high")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        taken = await take(consumer, 3, ack=True)
-        assert [message.value for message in taken] == [b"high", b"normal", b"low"]
+        batch = await consumer.poll(wait_ms=0)
+        assert batch.values() == [b"high", b"normal", b"low"]
+        await batch.ack()
     assert sorted(cluster.acked) == [(0, 0), (1, 0), (2, 0)]
 
 
@@ -46,8 +35,8 @@ async def test_nothing_less_urgent_is_taken_than_another_broker_has(cluster: Any
     cluster.add(0, 1, b"later")
     cluster.add(1, 5, b"b", b"c")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        for expected in ([b"a"], [b"b", b"c"], [b"later"]):
-            assert (await consumer.poll(3, wait_ms=0)).values() == expected
+        assert (await consumer.poll(3, wait_ms=0)).values() == [b"a", b"b", b"c"]
+        assert (await consumer.poll(3, wait_ms=0)).values() == [b"later"]
     (first, *_) = cluster.of(Command.POLL)["n1"]
     assert first.min_priority == 5
 
@@ -73,9 +62,8 @@ async def test_a_poll_ends_although_messages_keep_coming(cluster: Any, monkeypat
 
     monkeypatch.setattr(cluster, "lease", and_another)
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        for _ in range(3):
-            assert (await consumer.poll(100, wait_ms=0)).values() == [b"first"]
-    assert {node_id: len(asked) for node_id, asked in cluster.of(Command.POLL).items()} == {"n1": 1, "n2": 1, "n3": 1}
+        assert (await consumer.poll(100, wait_ms=0)).values() == [b"first"] * 3
+    assert total(cluster, Command.POLL) == 3
 
 
 async def test_one_broker_that_leads_everything_is_polled_and_waits(cluster: Any) -> None:
@@ -166,7 +154,7 @@ async def test_a_lost_poll_of_one_broker_does_not_hide_what_the_others_have(clus
     cluster.brokers["n1"].answers[Command.POLL] = hang_up
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
         assert (await consumer.poll()).values() == [b"second"]
-        assert (await consumer.poll(wait_ms=0)).values() == [b"first"]  # leased once, and heard of now
+        assert (await consumer.poll()).values() == [b"first"]  # leased once, and heard of now
     assert [control.sequence for control in cluster.of(Command.POLL)["n1"]] == [1, 1]
 
 
@@ -195,35 +183,25 @@ async def test_an_answer_that_is_owed_does_not_hold_up_the_other_brokers(cluster
     assert {control.sequence for control in cluster.of(Command.POLL)["n1"]} == {1}
 
 
-@pytest.mark.parametrize("auto_ack", [False, True])
-async def test_the_first_answer_is_handed_out_while_another_broker_is_silent(cluster: Any, auto_ack: bool) -> None:
+async def test_a_slow_broker_is_not_waited_for_with_leases_in_hand(cluster: Any) -> None:
     cluster.add(0, 9, b"first")
     cluster.add(1, 4, b"slow")
-    cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: None
-    async with (
-        lanner.connect(cluster.address) as queue,
-        queue.consumer("t", "g", auto_ack=auto_ack) as consumer,
-    ):
-        assert (await consumer.poll()).values() == [b"first"]
-        assert cluster.of(Command.POLL)["n2"] == []  # so nobody has waited for it
-
-
-async def test_a_broker_that_is_silent_holds_up_only_what_it_leads_and_its_answer_is_not_lost(cluster: Any) -> None:
-    cluster.add(0, 4, b"second")
-    cluster.add(1, 9, b"slow")
     held_back: list[Any] = []
     cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: held_back.append(request)
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        async with asyncio.timeout(5):
-            assert (await consumer.poll()).values() == [b"second"]
+        began = asyncio.get_running_loop().time()
+        assert (await consumer.poll()).values() == [b"first"]
+        assert asyncio.get_running_loop().time() - began < 2
         (late,) = held_back
-        cluster.brokers["n2"].links[0].reply(late, *cluster.lease(late.control))
-        batch = await consumer.poll(wait_ms=0)
-        assert batch.values() == [b"slow"]
+        cluster.brokers["n2"].answers.clear()
+        reply = cluster.lease(late.control)
+        cluster.brokers["n2"].links[0].reply(late, *reply)
+        batch = await consumer.poll()
+        assert batch.values() == [b"slow"]  # the same lease, heard of by the repetition
         await batch.ack()
         assert (1, 0) in cluster.acked
         assert cluster.of(Command.RELEASE)["n2"] == []
-    assert [control.sequence for control in cluster.of(Command.POLL)["n2"]] == [1]
+    assert [control.sequence for control in cluster.of(Command.POLL)["n2"]] == [2, 2]
 
 
 async def test_a_slow_look_does_not_keep_what_is_there(cluster: Any) -> None:
@@ -276,8 +254,9 @@ async def test_leases_for_a_cancelled_poll_are_released_where_they_are(cluster: 
         await cluster.brokers["n3"].until(lambda: bool(cluster.brokers["n3"].of(Command.RELEASE)))
 
 
-async def test_a_cancelled_poll_gives_back_what_another_broker_brings_later(cluster: Any) -> None:
-    cluster.add(1, 9, b"b")
+async def test_a_cancelled_poll_gives_back_what_some_brokers_had_answered(cluster: Any) -> None:
+    cluster.add(0, 9, b"a")
+    cluster.add(1, 4, b"b")
     waiting: list[Any] = []
     cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: waiting.append(request)
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
@@ -286,97 +265,8 @@ async def test_a_cancelled_poll_gives_back_what_another_broker_brings_later(clus
         polling.cancel()
         await asyncio.sleep(0)
         cluster.brokers["n2"].links[0].reply(waiting[0], *cluster.lease(waiting[0].control))
-        await cluster.brokers["n2"].until(lambda: bool(cluster.brokers["n2"].of(Command.RELEASE)))
-
-
-# ------------------------------------------------------------------ asking ahead
-
-
-async def caught_up(cluster: Any, consumer: Any) -> Any:
-    """The application comes back quickly and the first broker has no more than was asked for: a poll waits there."""
-    first = cluster.brokers["n1"]
-    waiting: list[Any] = []
-
-    def hold(control: Any, request: Any) -> Any:
-        if not control.wait_ms:
-            return cluster.answer(first, request)
-        waiting.append(request)
-        return None
-
-    first.answers[Command.POLL] = hold
-    for value in (b"x", b"y"):
-        cluster.add(0, 4, value)
-        assert (await consumer.poll()).values() == [value]
-    await first.until(lambda: bool(waiting))
-    return waiting[0]
-
-
-async def test_the_next_poll_waits_at_the_broker_while_the_application_works(cluster: Any) -> None:
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        ahead = await caught_up(cluster, consumer)
-        assert (ahead.control.min_priority, ahead.control.max_messages <= 100) == (0, True)
-        looks = len(cluster.of(Command.GLANCE)["n1"])
-        cluster.add(0, 4, b"z")
-        cluster.brokers["n1"].links[0].reply(ahead, *cluster.lease(ahead.control))
-        assert (await consumer.poll()).values() == [b"z"]
-        assert len(cluster.of(Command.GLANCE)["n1"]) == looks  # it was not looked for
-
-
-async def test_what_came_ahead_and_is_not_fetched_soon_is_given_back(cluster: Any) -> None:
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        ahead = await caught_up(cluster, consumer)
-        first = cluster.brokers["n1"]
-        cluster.add(0, 4, b"z")
-        first.links[0].reply(ahead, *cluster.lease(ahead.control))
-        await first.until(lambda: bool(first.of(Command.RELEASE)))
-        ((item,),) = [control.items for control in first.of(Command.RELEASE)]
-        assert (item.partition, item.count) == (0, 1)
-
-
-async def test_what_came_ahead_and_is_more_than_a_smaller_poll_asks_for_is_given_back(cluster: Any) -> None:
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        ahead = await caught_up(cluster, consumer)
-        first = cluster.brokers["n1"]
-        first.answers.clear()
-        cluster.add(0, 4, b"z", b"zz")
-        cluster.add(1, 9, b"urgent")
-        polling = asyncio.ensure_future(consumer.poll(1))
-        first.links[0].reply(ahead, *cluster.lease(ahead.control))
-        assert (await polling).values() == [b"urgent"]
-        await first.until(lambda: bool(first.of(Command.RELEASE)))
-
-
-async def test_a_consumer_that_leaves_gives_back_what_came_ahead(cluster: Any) -> None:
-    async with lanner.connect(cluster.address) as queue:
-        async with queue.consumer("t", "g") as consumer:
-            ahead = await caught_up(cluster, consumer)
-        first = cluster.brokers["n1"]
-        cluster.add(0, 4, b"z")
-        first.links[0].reply(ahead, *cluster.lease(ahead.control))
-        await first.until(lambda: bool(first.of(Command.RELEASE)))
-
-
-async def test_an_empty_poll_says_that_there_is_nothing_also_where_a_poll_waits_ahead(cluster: Any) -> None:
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        ahead = await caught_up(cluster, consumer)
-        assert not await consumer.poll(wait_ms=0)
-        cluster.add(0, 4, b"z")  # the broker has it; the answer of the poll that waits is on its way
-        polling = asyncio.ensure_future(consumer.poll(wait_ms=0))
-        looks = len(cluster.of(Command.GLANCE)["n1"])
-        await cluster.brokers["n1"].until(lambda: len(cluster.of(Command.GLANCE)["n1"]) > looks)
-        cluster.brokers["n1"].links[0].reply(ahead, *cluster.lease(ahead.control))
-        assert (await polling).values() == [b"z"]
-
-
-@pytest.mark.parametrize("options", [{"auto_ack": True}, {"max_messages": 1}])
-async def test_nothing_is_asked_ahead_where_it_could_not_be_given_back_or_there_may_be_more(
-    cluster: Any, options: dict[str, Any]
-) -> None:
-    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g", **options) as consumer:
-        for value in (b"x", b"y", b"z"):
-            cluster.add(0, 4, value)
-            assert (await consumer.poll()).values() == [value]
-    assert {control.wait_ms for control in cluster.of(Command.POLL)["n1"]} == {0}
+        for name in ("n1", "n2"):
+            await cluster.brokers[name].until(lambda name=name: bool(cluster.brokers[name].of(Command.RELEASE)))
 
 
 # ------------------------------------------------------------------ settling
@@ -386,11 +276,10 @@ async def test_settles_go_to_the_leader_of_each_message(cluster: Any) -> None:
     for partition in range(3):
         cluster.add(partition, 4, b"x")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        taken = [await consumer.poll(wait_ms=0) for _ in range(3)]
-        settled = [batch.ack() for batch in taken]
-        for settling in settled:
-            await settling
-        assert [settling.settled_count for settling in settled] == [1, 1, 1]
+        batch = await consumer.poll(wait_ms=0)
+        settling = batch.ack()
+        await settling
+        assert settling.settled_count == 3
     for place, node_id in enumerate(("n1", "n2", "n3")):
         (settle,) = cluster.of(Command.SETTLE)[node_id]
         assert [item.partition for item in settle.items] == [place]
@@ -400,10 +289,9 @@ async def test_a_settle_follows_its_partition_and_the_others_take_effect_once(cl
     for partition in range(3):
         cluster.add(partition, 4, b"x")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        taken = [await consumer.poll(wait_ms=0) for _ in range(3)]
+        batch = await consumer.poll(wait_ms=0)
         cluster.leaders[1] = "n3"
-        for settling in [batch.ack() for batch in taken]:
-            await settling
+        await batch.ack()
     assert sorted(cluster.acked) == [(0, 0), (1, 0), (2, 0)]
 
 
@@ -456,12 +344,10 @@ async def test_a_settle_that_finds_no_leader_in_time_fails(cluster: Any) -> None
 
 async def test_leaving_gives_back_at_each_leader(cluster: Any) -> None:
     for partition in range(3):
-        cluster.add(partition, 4, b"x", b"y")
+        cluster.add(partition, 4, b"x")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g", prefetch=10) as consumer:
-        for _ in range(5):  # the last one stays unseen
-            await anext(consumer)
+        await anext(consumer)
         cluster.leaders[2] = "n1"
     released = [item for asked in cluster.of(Command.RELEASE).values() for control in asked for item in control.items]
     returned = [item for asked in cluster.of(Command.SETTLE).values() for control in asked for item in control.items]
-    assert {item.partition for item in returned} == {0, 1, 2}
-    assert len({(item.partition, item.first_offset) for item in released}) == 1
+    assert {item.partition for item in released} | {item.partition for item in returned} == {0, 1, 2}
