@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lanner.net.seats import REFUSALS_MAX, Seats
@@ -116,7 +117,12 @@ class Acceptor:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opening = self._loop.create_task(self._hand_over(accepted))
         self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+        opening.add_done_callback(partial(self._opened, accepted))
+
+    def _opened(self, accepted: socket.socket, opening: asyncio.Task[object]) -> None:
+        self._opening.discard(opening)
+        if opening.cancelled():
+            accepted.close()  # a task that is cancelled before it begins closes nothing itself
 
     async def _hand_over(self, accepted: socket.socket) -> None:
         try:

@@ -165,3 +165,15 @@ async def test_an_address_that_is_taken_is_refused_and_nothing_is_left_open() ->
     assert problem.value.errno == errno.EADDRINUSE
     assert other._sockets == []
     taken.close()
+
+
+async def test_a_connection_that_is_accepted_as_the_listener_closes_is_closed_too() -> None:
+    acceptor = Acceptor(asyncio.Protocol, Seats(10))
+    address = await acceptor.bind("127.0.0.1", 0)
+    acceptor.accept()
+    before = asyncio.all_tasks()
+    with socket.create_connection(address) as client:
+        while asyncio.all_tasks() == before:
+            await asyncio.sleep(0)
+        acceptor.close()  # the task that opens the connection has not begun
+        assert await asyncio.to_thread(client.recv, 1) == b""
