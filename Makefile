@@ -21,10 +21,10 @@ PLANT ?=
 NODES ?=
 ONLY  ?=
 LOOPS ?= 50
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format sim bench bench-spark bench-spark-kafka chaos clean
+.PHONY: help setup run test coverage check format sim bench bench-spark bench-spark-kafka chaos clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
@@ -59,10 +59,14 @@ $(CLASSES): $(COMPLETE)
 	$(BIN)/python tools/spark_classes.py $@
 
 # The pure rooms must be covered by their own unit tests; all other tests then run without the tracer's cost.
-test: $(COMPLETE) $(CLASSES)  ## every test, and the coverage of the pure rooms; WORKERS=2 at a time
+test: $(COMPLETE) $(CLASSES)  ## every test, and the coverage of the pure rooms; WORKERS=3 at a time
 	$(BIN)/python -m pytest tests/unit -m covered -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=json:.cache/coverage.json
-	$(BIN)/python tools/pure_coverage.py .cache/coverage.json
+	$(BIN)/python tools/room_coverage.py .cache/coverage.json 97
 	$(BIN)/python -m pytest tests -m "not covered" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+coverage: $(COMPLETE)  ## statements and branches of doors, broker, client, forwarding and proxy that their unit and contract tests pass
+	$(BIN)/python -m pytest tests/unit/api tests/unit/broker tests/unit/client tests/unit/forwarding tests/unit/proxy tests/contract -n $(WORKERS) --dist loadfile --cov --cov-config=tools/shell_coverage.ini --cov-report=json:.cache/shell-coverage.json
+	$(BIN)/python tools/room_coverage.py .cache/shell-coverage.json 90
 
 check: $(COMPLETE)  ## format, lint, types and layering, changing nothing
 	$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ from random import Random
 
 from bench.figures import Figure, print_figures
 from lanner import batch
-from lanner.broker.replicas import resting
+from lanner.broker.replicas import quiescence
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.steward import Steward
 from lanner.cluster import Registration, encode_create_topic, encode_found_cluster
@@ -156,8 +156,8 @@ def busy(size: int, at_once: int, partitions: int, seconds: float) -> tuple[floa
 
 def idle(partitions: int, ticks: int, *, rest: bool) -> float:
     """Milliseconds of CPU for a tick of one broker."""
-    before = resting.REST_TICKS
-    resting.REST_TICKS = before if rest else 1 << 60  # type: ignore[misc]
+    before = quiescence.QUIESCE_TICKS
+    quiescence.QUIESCE_TICKS = before if rest else 1 << 60  # type: ignore[misc]
     try:
         trio = Trio(partitions)
         for _ in range(60):
@@ -167,7 +167,7 @@ def idle(partitions: int, ticks: int, *, rest: bool) -> float:
             trio.tick()
         return 1_000 * (time.process_time() - started) / ticks / len(NAMES)
     finally:
-        resting.REST_TICKS = before  # type: ignore[misc]
+        quiescence.QUIESCE_TICKS = before  # type: ignore[misc]
 
 
 CASES: tuple[tuple[str, int, int, int], ...] = (

@@ -44,6 +44,14 @@ def messages(count: int, size: int = MESSAGE_BYTES) -> list[bytes]:
     return [f"{number:010d}".encode().ljust(size, b"v") for number in range(count)]
 
 
+def fill(address: str, topic: str, count: int, batch_messages: int) -> None:
+    """Publish so many messages, rounded up to whole batches."""
+    values = messages(batch_messages)
+    with lanner.sync.connect(address) as queue:
+        for _ in range(-(-count // batch_messages)):
+            queue.publish_many(topic, values)
+
+
 async def _side_by_side(count: int, step: Callable[[], Awaitable[int]], seconds: float) -> Span:
     """Keep `count` calls of `step` in flight for some seconds."""
     total = 0

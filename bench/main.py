@@ -2,7 +2,7 @@
 
 Every part can be run alone: `make bench ONLY=latency`. Parts that compare against a floor interleave the two and
 repeat, because the machine is shared; what is shown is the median of the rounds. BENCH_SECONDS (4: of a round, in the
-parts with three brokers), BENCH_SOAK_SECONDS (600) and BENCH_KILLS (24) make the long parts shorter.
+parts with three brokers or about doors), BENCH_SOAK_SECONDS (600) and BENCH_KILLS (24) make the long parts shorter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from pathlib import Path
 from statistics import median
 
 import lanner
-from bench import batch_codec, cluster, failover, footprint, load, partition_decisions, raft_core, transactions
+from bench import (
+    batch_codec,
+    cluster,
+    failover,
+    footprint,
+    load,
+    partition_decisions,
+    raft_core,
+    rebalancing,
+    through_doors,
+    transactions,
+)
 from bench.figures import Figure, keep_figures, percentile, print_figures
 from bench.floors import echo_floor, journal_floor, scratch
 from bench.processes import workers
@@ -51,10 +62,7 @@ def fresh_topic(process: BrokerProcess, partitions: int = 3) -> str:
 def filled_topic(process: BrokerProcess, count: int, partitions: int, batch_messages: int = BATCH_MESSAGES) -> str:
     """A topic with so many messages of 100 bytes, in batches."""
     topic = fresh_topic(process, partitions)
-    values = load.messages(batch_messages)
-    with lanner.sync.connect(process.native) as queue:
-        for _ in range(-(-count // batch_messages)):
-            queue.publish_many(topic, values)
+    load.fill(process.native, topic, count, batch_messages)
     return topic
 
 
@@ -247,6 +255,11 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "cluster_single": cluster.measure_single,
     "cluster_latency": cluster.measure_latency,
     "transactions": transactions.measure_transactions,
+    "rebalancing": rebalancing.measure_rebalancing,
+    "doors": through_doors.measure_doors,
+    "fan_out": through_doors.measure_fan_out,
+    "consumers": through_doors.measure_consumers,
+    "proxy": through_doors.measure_proxy,
     "cluster_idle": cluster.measure_idle,
     "cluster_soak": cluster.measure_soak,
     "failover": failover.measure,

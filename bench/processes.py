@@ -15,12 +15,13 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
-def run_apart(target: Callable[..., Any], *arguments: Any) -> Iterator[None]:
-    """Run something in a process of its own while the block runs, then end it."""
+def run_apart(target: Callable[..., Any], *arguments: Any) -> Iterator[int]:
+    """Run something in a process of its own, whose id is given, while the block runs; then end it."""
     process = _SPAWN.Process(target=target, args=arguments, daemon=True)
     process.start()
+    assert process.pid is not None
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.join()

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lanner.broker.desks.calls import Delivered, LeasedBatch, NewMessage, Stored, leased_batches
 from lanner.broker.service import Service
 from lanner.calls import Answer, Identity
 from lanner.errors import from_wire
+from lanner.forwarding.values import Delivered, LeasedBatch, NewMessage, Stored, leased_batches
 from lanner.partition import Appended
 from lanner.wire import administration, cluster, dead, messages, staging
 from lanner.wire.messages import AnswerT, Call
@@ -91,7 +91,7 @@ class Caller:
     async def poll_messages(self, identity: Identity, *, sequence: int = -1, **wanted: Any) -> list[Delivered]:
         return (await self.service.poll_messages(identity, messages.Poll(sequence=sequence, **wanted))).messages
 
-    async def glance(
+    async def best_priority(
         self,
         identity: Identity,
         topic: str,
@@ -100,7 +100,7 @@ class Caller:
         wait_ms: int = 0,
         start: str = "earliest",
     ) -> int:
-        return (await self.ask(identity, messages.Glance(group, topic, partitions, wait_ms, start))).priority
+        return (await self.ask(identity, messages.BestPriority(group, topic, partitions, wait_ms, start))).priority
 
     async def settle(
         self, identity: Identity, topic: str, group: str, items: Sequence[messages.SettleItem]

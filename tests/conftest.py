@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import bound
+from tests import bound, workers
 
 pytest_runtest_protocol = bound.pytest_runtest_protocol
+pytest_xdist_make_scheduler = pytest.hookimpl(optionalhook=True)(workers.pytest_xdist_make_scheduler)
 
 # For Spark's sessions, and those of the programs that tests start: they are short, and two cores have better things to
 # do than to compile Java twice, or to load its classes from jars. A Java that did not write this file goes on without.
@@ -52,19 +52,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _longest_files_first(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Two workers take file after file: short ones at the end keep both busy to the end. Files that need Spark take
-    turns with others, because two at a time are no faster."""
+    """The workers take file after file: short ones at the end keep all busy to the end. The files that need Spark are
+    one to them (see `workers`), and the longest."""
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
     spark, long, short = [], [], []
     for path, tests in files.items():
-        if any(item.get_closest_marker("spark") for item in tests):
+        if workers.needs_spark(path):
             spark.append(tests)
         else:
             (long if path.relative_to(UNIT.parent).parts[0] in LONG else short).append(tests)
-    in_turns = [tests for pair in zip_longest(spark, long) for tests in pair if tests is not None]
-    return [item for tests in (*in_turns, *short) for item in tests]
+    return [item for tests in (*spark, *long, *short) for item in tests]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,7 +18,7 @@ from msgspec import inspect as shapes
 
 from lanner import batch, limits
 from lanner.errors import catalogue
-from lanner.wire import administration, cluster, dead, messages, peers, staging
+from lanner.wire import administration, cluster, dead, members, messages, peers, staging
 from lanner.wire.connection import ClientConnection, ServerConnection
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Call, Command, Control, HelloReply, Publish, Published
@@ -170,7 +170,7 @@ def struct_table(kind: type[Control]) -> str:
 
 
 def _all_structs() -> list[type[Control]]:
-    modules = (messages, administration, dead, cluster, peers, staging)
+    modules = (messages, administration, dead, members, cluster, peers, staging)
     found = {name: kind for module in modules for name, kind in vars(module).items()}.values()
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Control)]
     return [kind for kind in kinds if kind not in (Control, Call)]

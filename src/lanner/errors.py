@@ -315,6 +315,12 @@ class GroupFull(ConflictError):
     code = 81
 
 
+class IdempotencyConflict(ConflictError):
+    """The idempotency key was used for other messages; repeat exactly those, or choose a new key."""
+
+    code = 82
+
+
 # ------------------------------------------------------------------ not now
 
 

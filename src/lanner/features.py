@@ -17,16 +17,18 @@ from __future__ import annotations
 from typing import Final
 
 LOWEST: Final = 1
-HIGHEST: Final = 4
-RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0", 4: "0.4.0"}  # which brought a level
+HIGHEST: Final = 5
+RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0", 4: "0.4.0", 5: "0.5.0"}  # which brought a level
 
 IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
 STAGES: Final = 3  # staged publish, lanes and dead letters as streams, archive holds
 CALLERS: Final = 4  # a call that one broker passes on to another names who made it
 PRODUCER_FLOORS: Final = 4  # what a partition with too many producers forgot is refused, not stored again
-GROUPS: Final = 4  # members of groups, assignments, fences
+GROUPS: Final = 4  # the records of members of groups, assignments and fences; nobody writes them before
+MEMBERS: Final = 5  # the calls by which members join, which do write them
+REPAIRS: Final = 5  # a damaged copy that was begun to be replaced is replaced, whatever is cancelled or fails
 
-assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= HIGHEST
+assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= min(MEMBERS, REPAIRS) <= HIGHEST
 assert set(RELEASES) == set(range(1, HIGHEST + 1))
 
 START_NEWER: Final = (

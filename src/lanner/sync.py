@@ -18,9 +18,9 @@ from lanner.client import delivery as asynchronous_delivery
 from lanner.client import producer as asynchronous_producer
 from lanner.client import queue as asynchronous_queue
 from lanner.client import reader as asynchronous_reader
+from lanner.client.arguments import Text
 from lanner.client.commits import TIMEOUT_S, Claimed, Committed
 from lanner.client.delivery import Deliveries, Delivery, Part, Settling
-from lanner.client.intake import Text
 from lanner.client.options import (
     ColumnOptions,
     ConsumerOptions,
@@ -37,8 +37,10 @@ from lanner.client.stages import Staged
 from lanner.client.stream import Hole, ReadBatch
 from lanner.errors import ServiceUnavailable
 from lanner.model import Message as StoredMessage
+from lanner.model import TopicPartition
 from lanner.net.loop import new_event_loop
 from lanner.sync_admin import Admin
+from lanner.sync_callbacks import Relay, Relays
 from lanner.sync_dead import DeadLetterReader
 from lanner.sync_transactions import StageWriter, Transaction
 from lanner.wire.messages import SettleItem, SettleKind
@@ -83,10 +85,8 @@ class LoopThread:
     def wait(self, started: concurrent.futures.Future[Result]) -> Result:
         try:
             return started.result()
-        except concurrent.futures.CancelledError:
-            if self._stopping:
-                raise _closed() from None
-            raise
+        except concurrent.futures.CancelledError as error:
+            raise _closed() if self._stopping else error from None
         except BaseException:
             started.cancel()
             raise
@@ -177,19 +177,19 @@ class MessageBatch(Deliveries[Message]):
 
 
 class _Settler:
-    """Stands for the consumer where its messages are settled, and knows the thread of its loop."""
+    """Stands for a topic's queue where its messages are settled, and knows the thread of its loop."""
 
-    def __init__(self, thread: LoopThread, consumer: asynchronous_consumer.Consumer) -> None:
+    def __init__(self, thread: LoopThread, settler: asynchronous_delivery.Settler) -> None:
         self.thread = thread
-        self.topic = consumer.topic
-        self.group = consumer.group
-        self._consumer = consumer
+        self.topic = settler.topic
+        self.group = settler.group
+        self._settler = settler
 
     def settle(self, items: list[SettleItem]) -> Settling:
-        return self._consumer.settle(items)
+        return self._settler.settle(items)
 
     def forget(self, part: Part) -> None:
-        self._consumer.forget(part)
+        self._settler.forget(part)
 
 
 def _thread_of(part: Part) -> LoopThread:
@@ -200,10 +200,10 @@ def _thread_of(part: Part) -> LoopThread:
 class Consumer:
     """A member of a queue group: iterate it, or poll."""
 
-    def __init__(self, thread: LoopThread, consumer: asynchronous_consumer.Consumer) -> None:
+    def __init__(self, thread: LoopThread, consumer: asynchronous_consumer.Consumer, relay: Relay) -> None:
         self._thread = thread
         self._consumer = consumer
-        self._settler = _Settler(thread, consumer)
+        self._relay = relay
         self._messages: Iterator[Message] | None = None  # what is left of the batch that is iterated
 
     @property
@@ -217,11 +217,11 @@ class Consumer:
     def poll(self, max_messages: int | None = None, wait_ms: int = 1_000) -> MessageBatch:
         """At most so many messages, as soon as there is one; none when the wait is over."""
         self._messages = None
-        return self._blocking(self._thread.call(self._consumer.poll(max_messages, wait_ms)))
+        return self._blocking(self._relay.call(self._consumer.poll(max_messages, wait_ms)))
 
     def _blocking(self, batch: asynchronous_delivery.MessageBatch) -> MessageBatch:
         for part in batch.parts:
-            part.settler = self._settler
+            part.settler = _Settler(self._thread, part.settler)
         return MessageBatch(batch.parts, batch.limited)
 
     def ack(self, delivered: Message | MessageBatch) -> None:
@@ -239,15 +239,26 @@ class Consumer:
                     return message
                 self._messages = None
                 pace.finished(time.monotonic())
-            batch = self._blocking(self._thread.call(self._consumer.take()))
+            batch = self._blocking(self._relay.call(self._consumer.take()))
             pace.started(len(batch), time.monotonic())
             self._messages = iter(batch)
 
-    def close(self) -> None:
-        """Give back what is not settled."""
-        self._thread.call(self._consumer.close())
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this member holds; empty for one that has not joined, and in a group that is shared."""
+        return self._consumer.assignment
+
+    @property
+    def generation(self) -> int:
+        """Of the group, as this member last saw it; 0: it has not joined."""
+        return self._consumer.generation
+
+    def close(self, *, keep: bool = False) -> None:
+        """Give back what is not settled, and leave; with `keep` the group keeps the place of this instance."""
+        self._relay.call(self._consumer.close(keep=keep))
 
     def __enter__(self) -> Consumer:
+        self._thread.call(self._consumer.open())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,9 +268,10 @@ class Consumer:
 class Reader:
     """A topic as a stream: iterate messages, or `read_batches()` for speed."""
 
-    def __init__(self, thread: LoopThread, reader: asynchronous_reader.Reader) -> None:
+    def __init__(self, thread: LoopThread, reader: asynchronous_reader.Reader, relay: Relay) -> None:
         self._thread = thread
         self._reader = reader
+        self._relay = relay
 
     @property
     def holes(self) -> Sequence[Hole]:
@@ -271,7 +283,7 @@ class Reader:
 
     def read_batch(self, wait_ms: float | None = None) -> ReadBatch | None:
         """The next batch. None: the wait is over, or (`until_end`) everything is read."""
-        return self._thread.call(self._reader.read_batch(wait_ms))
+        return self._relay.call(self._reader.read_batch(wait_ms))
 
     def read_batches(self) -> Iterator[ReadBatch]:
         while (batch := self.read_batch()) is not None:
@@ -281,15 +293,28 @@ class Reader:
         return self
 
     def __next__(self) -> StoredMessage:
-        while (message := self._reader.message_in_hand()) is None:
-            batch = self.read_batch()
-            if batch is None:
+        reader = self._reader
+        while True:
+            if reader.needs_attention:
+                self._relay.call(reader.attend())
+            message = reader.message_in_hand()
+            if message is not None:
+                return message
+            if not self._relay.call(reader.take_next_in_hand()):
                 raise StopIteration
-            self._reader.take_in_hand(batch)
-        return message
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read here."""
+        return self._thread.call(_made(lambda: self._reader.assignment))
+
+    @property
+    def generation(self) -> int:
+        """Of the group, as its member last saw it; 0: it is no member."""
+        return self._reader.generation
 
     def positions(self) -> dict[int, int]:
-        return self._reader.positions()
+        return self._thread.call(_made(self._reader.positions))
 
     def seek(self, start: Start) -> None:
         self._thread.call(self._reader.seek(start))
@@ -300,14 +325,16 @@ class Reader:
     def lag(self) -> dict[int, int]:
         return self._thread.call(self._reader.lag())
 
-    def close(self) -> None:
-        self._thread.call(self._reader.close())
+    def close(self, *, keep: bool = False) -> None:
+        """Read no more. A member leaves its group; with `keep` its instance keeps its partitions."""
+        self._relay.call(self._reader.close(keep=keep))
 
     def __enter__(self) -> Reader:
+        self._thread.call(self._reader.__aenter__())
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self._relay.call(self._reader.__aexit__(kind, error, trace))
 
 
 class Producer:
@@ -352,6 +379,7 @@ class Queue:
         self._thread = thread
         self._queue = queue
         self.admin = Admin(thread, queue.admin)
+        self._relays = Relays(thread)
         self._on_close: list[Callable[[], None]] = []
 
     def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:
@@ -365,12 +393,19 @@ class Queue:
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         return Producer(self._thread, self._thread.call(_made(lambda: self._queue.producer(**options))))
 
-    def consumer(self, topic: str, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+    def consumer(self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """As of the asynchronous client. Callbacks run in the thread that polls."""
+        relay = self._relays.relay(options)
         made = self._thread.call(_made(lambda: self._queue.consumer(topic, group, **options)))
-        return Consumer(self._thread, made)
+        self._thread.call(made.open())
+        return Consumer(self._thread, made, relay)
 
-    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
-        return Reader(self._thread, self._thread.call(_opened(self._queue, topic, options)))
+    def reader(self, topic: str | Sequence[str], **options: Unpack[ReaderOptions]) -> Reader:
+        """As of the asynchronous client. Callbacks run in the thread that reads."""
+        relay = self._relays.relay(options)
+        made = self._thread.call(_made(lambda: self._queue.reader(topic, **options)))
+        self._thread.call(made.open())
+        return Reader(self._thread, made, relay)
 
     def dead_letter_reader(self, topic: str, group: str, **options: Unpack[DeadReaderOptions]) -> DeadLetterReader:
         made = self._thread.call(_made(lambda: self._queue.dead_letter_reader(topic, group, **options)))
@@ -430,9 +465,10 @@ class Queue:
         self._on_close.append(end)
 
     def close(self) -> None:
-        """Send what producers still hold, then hang up."""
+        """Send what producers still hold, leave the groups, then hang up. Members' last callbacks run here."""
+        self._relays.check_outside()
         try:
-            self._thread.call(self._queue.close())
+            self._relays.close(self._queue.close())
         finally:
             self._thread.stop()
             for end in self._on_close:
@@ -443,14 +479,6 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-async def _opened(
-    queue: asynchronous_queue.Queue, topic: str, options: Mapping[str, Any]
-) -> asynchronous_reader.Reader:
-    reader = queue.reader(topic, **options)
-    await reader.open()
-    return reader
 
 
 def connect(

@@ -12,6 +12,7 @@ from lanner.client.admin import DeadMessages
 from lanner.model import Looked, LookPlace
 from lanner.wire.administration import GroupDescription, TopicDescription
 from lanner.wire.cluster import ClusterDescription, PartitionReplicas, PlanProgress, ScrubProgress
+from lanner.wire.members import ClientList, GroupAltered, GroupMembers
 from lanner.wire.messages import MetadataReply, PartitionOffsets
 from lanner.wire.staging import CommitState, TransactionList, TransactionState
 
@@ -87,8 +88,9 @@ class Admin:
         to: str | None = None,
         offsets: Mapping[int, int] | None = None,
         time: int | datetime | None = None,
+        force: bool = False,
     ) -> None:
-        self._thread.call(self._admin.seek(topic, group, to=to, offsets=offsets, time=time))
+        self._thread.call(self._admin.seek(topic, group, to=to, offsets=offsets, time=time, force=force))
 
     def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         self._thread.call(self._admin.commit(topic, group, offsets))
@@ -159,6 +161,23 @@ class Admin:
 
     def scrub_progress(self, broker: str) -> ScrubProgress:
         return self._thread.call(self._admin.scrub_progress(broker))
+
+    # ------------------------------------------------------------------ members and clients
+
+    def group_members(self, group: str, *, limit: int = limits.GROUP_MEMBERS_MAX) -> GroupMembers:
+        return self._thread.call(self._admin.group_members(group, limit=limit))
+
+    def alter_group(
+        self, group: str, *, assignor: str | None = None, session_ms: int | None = None, revoke_ms: int | None = None
+    ) -> GroupAltered:
+        work = self._admin.alter_group(group, assignor=assignor, session_ms=session_ms, revoke_ms=revoke_ms)
+        return self._thread.call(work)
+
+    def evict_member(self, group: str, member: str, *, reason: str = "") -> None:
+        self._thread.call(self._admin.evict_member(group, member, reason=reason))
+
+    def clients(self, *, group: str = "", after: tuple[str, int] | None = None, limit: int = 100) -> ClientList:
+        return self._thread.call(self._admin.clients(group=group, after=after, limit=limit))
 
     # ------------------------------------------------------------------ transactions
 

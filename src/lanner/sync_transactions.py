@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from lanner.client import stages as asynchronous_stages
 from lanner.client import transactions as asynchronous_transactions
+from lanner.client.arguments import Text
 from lanner.client.commits import Committed
-from lanner.client.intake import Text
 from lanner.client.options import StageColumnOptions, StagedMessageOptions
 from lanner.client.stages import Staged
 from lanner.sync_admin import Caller

@@ -248,6 +248,70 @@ def test_a_pipe_that_is_closed_early_takes_no_more_than_it_read(broker):
     assert {message["attempt"] for message in left} == {1}
 
 
+@pytest.mark.parametrize(
+    "words", ["topic list", "topic list --json", "group list", "client list", "publish orders one two", "peek orders"]
+)
+def test_a_pipe_that_nobody_reads_is_no_failure_and_a_full_disk_is_one_line(broker, words):
+    lanner("topic", "create", "orders", "-p", "1")
+    lanner("publish", "orders", "a")
+    command = [sys.executable, "-m", "lanner.cli", *words.split()]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and "No space left on device" in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_consumer_that_is_terminated_leaves_its_group_and_gives_back_what_it_holds(broker):
+    lanner("topic", "create", "orders", "-p", "1", "backoff_ms=60000")
+    lanner("publish", "orders", "a", "b")
+    command = [sys.executable, "-m", "lanner.cli", "consume", "orders", "-g", "crew", "--follow", "--no-ack"]
+    with subprocess.Popen([*command, "--assignor", "sticky"], stdout=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        try:
+            assert [consumer.stdout.readline().split()[-1] for _ in range(2)] == ["a", "b"]
+            (member,) = document("group", "members", "crew")["members"]
+            assert member["held"] == [{"topic": "orders", "first": 0, "last": 0}]
+            consumer.send_signal(signal.SIGTERM)
+            assert consumer.wait(60) == 128 + signal.SIGTERM
+        finally:
+            consumer.kill()
+    assert document("group", "members", "crew")["state"] == "empty"
+    assert document("group", "show", "orders", "crew")["leased"] == 0
+    assert [message["value"] for message in documents("consume", "orders", "-g", "crew")] == ["a", "b"]
+
+
+def test_members_are_shown_altered_and_evicted(broker):
+    lanner("topic", "create", "orders", "-p", "2")
+    command = [sys.executable, "-m", "lanner.cli", "consume", "orders", "-g", "staff", "--follow", "--values"]
+    with subprocess.Popen([*command, "--assignor", "sticky"], stdout=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        try:
+            lanner("publish", "orders", "a")
+            assert consumer.stdout.readline() == "a\n"
+            assert "staff: queue, sticky, generation" in lanner("group", "members", "staff").stdout
+            assert document("group", "alter", "staff", "--assignor", "range")["assignor"] == "range"
+            assert document("group", "show", "orders", "staff")["members"]["count"] == 1
+            (before,) = document("group", "members", "staff")["members"]
+            clients = document("client", "list", "--group", "staff")
+            assert {use["member_id"] for client in clients["clients"] for use in client["uses"]} >= {
+                before["member_id"]
+            }
+            lanner("group", "evict", "staff", before["member_id"][:6], "--reason", "a test")
+            deadline = time.monotonic() + 30
+            while not (members := document("group", "members", "staff")["members"]):
+                assert time.monotonic() < deadline, "its process joins again"
+            assert members[0]["member_id"] != before["member_id"]
+            lanner("publish", "orders", "b")
+            assert consumer.stdout.readline() == "b\n"
+        finally:
+            consumer.kill()
+
+
 def test_groups_are_listed_moved_and_dropped(broker):
     lanner("topic", "create", "orders", "-p", "1")
     lanner("publish", "orders", "a", "b", "c")

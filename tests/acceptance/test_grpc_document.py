@@ -36,5 +36,5 @@ def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
 def test_the_page_names_every_method() -> None:
     service = (ROOT / "proto" / "lanner" / "v1" / "queue.proto").read_text(encoding="utf-8")
     methods = re.findall(r"^  rpc (\w+)", service, re.MULTILINE)
-    assert len(methods) == 24
+    assert {"Publish", "Subscribe", "Fetch"} <= set(methods)
     assert [name for name in methods if not re.search(rf"\b{name}\b", PAGE)] == []

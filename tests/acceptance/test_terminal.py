@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,6 +39,7 @@ LINES = b"".join(b"line %d\n" % number for number in range(1_000))
 SHOWN = [
     Shown("up --data alone --http 127.0.0.1:0 --native 127.0.0.1:0 --grpc 127.0.0.1:0", "Lanner is up.", runs_on=True),
     Shown("config show --partitions 6", "127.0.0.1:7400"),
+    Shown("config show proxy", "127.0.0.1:7500"),
     Shown("topic create orders partitions=1 max_deliveries=1 backoff_ms=0", "orders"),
     Shown("publish orders", "Published 1,000 messages", piped=LINES),
     Shown("publish orders one two", "orders/0/1000"),
@@ -51,6 +53,13 @@ SHOWN = [
     Shown("consume orders --group audit --follow", "orders/0/1001", runs_on=True),
     Shown("group list orders", "billing"),
     Shown("group show orders billing", "on orders (queue)"),
+    Shown("group members billing", "lanner client list --group billing", code=1),
+    Shown("consume orders --group crew --assignor sticky --follow", "orders/0/1001", stays=True),
+    Shown("group members crew", "crew: queue, sticky, generation"),
+    Shown("group show orders crew", "Who they are: lanner group members crew"),
+    Shown("group alter crew --session-ms 20000", "a session has 20,000 ms"),
+    Shown("group evict crew nobody", "has no member 'nobody'", code=1),
+    Shown("client list --group crew", "crew on orders as"),
     Shown("dlq list orders billing", "0/3"),
     Shown("dlq show orders billing 0/3", "line 3"),
     Shown("dead-letters orders", "dead letters."),
@@ -70,6 +79,7 @@ SHOWN = [
     Shown("partition transfer orders/0 node-2", "node-2 leads orders/0"),
     Shown("cluster", "led by"),
     Shown("cluster status", "led by"),
+    Shown("proxy --native 127.0.0.1:0 --http 127.0.0.1:0 --grpc 127.0.0.1:0", "The proxy is up.", runs_on=True),
     Shown("cluster upgrade", "The cluster is at feature level"),
     Shown("broker add --name node-4", "node-4 is active", stays=True),
     Shown("broker list", "node-4"),
@@ -116,13 +126,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExitStack]:
     folder = tmp_path_factory.mktemp("terminal")
     with (
         pytest.MonkeyPatch.context() as patch,
-        Terminal([*LANNER, "dev", "--port", str(free_port() - 40)], cwd=folder) as dev,
+        # a pipeline's status outlives this run, and the next run may be given the same folder for its pipeline file
+        TemporaryDirectory() as cache,
+        Terminal([*LANNER, "dev", "--port", str(free_port(30) - 10)], cwd=folder) as dev,
         ExitStack() as staying,
     ):
         dev.until("Ctrl-C stops all")
         found = re.search(r"export (LANNER_SERVERS)=(\S+)", dev.shown)
         assert found
         patch.setenv(*found.groups())
+        patch.setenv("XDG_CACHE_HOME", cache)
         yield staying
         dev.interrupt()
         assert dev.wait() == 0

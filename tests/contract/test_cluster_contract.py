@@ -27,6 +27,7 @@ SETTINGS = {"segment_bytes": 4 << 20}
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
     with ClusterProcess(tmp_path_factory.mktemp("cluster"), settings=SETTINGS) as cluster:
         yield cluster
+        assert all(cluster.brokers[number].stop() == 0 for number in cluster.running)
 
 
 @pytest.fixture

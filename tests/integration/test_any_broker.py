@@ -18,6 +18,7 @@ from lanner.broker.settings import BrokerSettings
 from lanner.client import connect
 from lanner.errors import StorageFailed
 from lanner.server import Server
+from lanner.testing.process import free_port
 
 SECONDS = 30.0
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -40,7 +41,7 @@ class Three:
     def __init__(self, path: Path, host: str = "127.0.0.1") -> None:
         self.path = path
         self.host = host
-        self.seeds = tuple(f"{host}:{port}" for port in free_ports(host, 3))
+        self.seeds = tuple(f"{host}:{free_port()}" for _ in range(3))
         self.servers: list[Server] = []
         self.http: list[httpx.AsyncClient] = []
 
@@ -88,16 +89,6 @@ class Three:
         await server.stop()
 
 
-def free_ports(host: str, count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind((host, 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Three]:
     """A cluster that nobody harms, for many tests; each has topics of its own."""
@@ -128,6 +119,7 @@ GETS: dict[str, str] = {
     "/topics/{topic}/partitions": "/topics/orders/partitions",
     "/raft/stats": "/raft/stats?topic=orders&partitionID=1",
     "/v1/topics/{topic}/partitions/{partition}/messages": "/v1/topics/orders/partitions/1/messages",
+    "/v1/topics/{topic}/partitions/{partition}/stream": "/v1/topics/orders/partitions/1/stream?wait_ms=1",
     "/v1/topics": "/v1/topics",
     "/v1/topics/{topic}": "/v1/topics/orders",
     "/v1/topics/{topic}/offsets": "/v1/topics/orders/offsets?time_ms=1",
@@ -135,6 +127,8 @@ GETS: dict[str, str] = {
     "/v1/topics/{topic}/groups/{group}": "/v1/topics/orders/groups/workers",
     "/v1/topics/{topic}/groups/{group}/committed": "/v1/topics/orders/groups/readers/committed",
     "/v1/topics/{topic}/groups/{group}/dead": "/v1/topics/orders/groups/workers/dead",
+    "/v1/groups/{group}/members": "/v1/groups/watchers/members",
+    "/v1/clients": "/v1/clients?group=no-such-group",  # of others each look tells another age
     "/v1/cluster": "/v1/cluster",
     "/v1/brokers": "/v1/brokers",
     "/v1/partitions": "/v1/partitions?topic=orders",
@@ -146,12 +140,18 @@ OF_THE_BROKER_ITSELF = {"/metrics"}
 
 def told(answer: httpx.Response) -> Any:
     """What an answer says, without what is true of the answering broker or of the moment only."""
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        return answer.status_code, answer.text
     body = answer.json()
     for field in ("node_id", "oldest_age_ms"):
         body.pop(field, None)
     for broker in body.get("brokers", []):
         assert broker.pop("scrub")["damaged"] == 0
-    if "group" in body:
+    if "members" in body:
+        for member in body["members"]:
+            for field in ("joined_age_ms", "heard_ms"):
+                member.pop(field)
+    elif "group" in body:
         for part in body.get("partitions", []):
             part.pop("oldest_age_ms")
     return answer.status_code, body
@@ -170,6 +170,8 @@ async def test_every_route_gives_the_same_truth_on_every_broker(three: Three, to
     assert (await three.http[0].post(f"/v1/topics/{topic}/groups/workers/reject", json=settle)).json()["failed"] == 0
     commit = {"offsets": {"0": 1, "1": 2, "2": 3}}
     assert (await three.http[1].post(f"/v1/topics/{topic}/groups/readers/commit", json=commit)).status_code == 204
+    joined = {"topics": [topic], "kind": "queue", "assignor": "shared"}
+    assert (await three.http[2].post("/v1/groups/watchers/members", json=joined)).status_code in (200, 201)
     for path in (one.replace("orders", topic) for one in GETS.values()):
         answers = [told(await client.get(path)) for client in three.http]
         assert answers[0] == answers[1] == answers[2], path
@@ -450,7 +452,7 @@ async def test_of_two_creates_at_two_brokers_exactly_one_wins(three: Three, topi
 
 
 async def test_while_nobody_leads_rest_says_when_to_come_back(doomed: Three, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lanner.broker.forwarding.asking import Tries
+    from lanner.forwarding.asking import Tries
 
     await doomed.make_topic(partitions=1, replication=1)
     leader = await doomed.leader_of("orders", 0)

@@ -757,6 +757,16 @@ def test_leaving_a_blocking_loop_gives_back_what_was_not_settled(embedded: lanne
         batch.ack()
 
 
+def test_a_blocking_consumer_or_reader_that_is_closed_cannot_be_entered_again(embedded: lanner.sync.Queue) -> None:
+    embedded.admin.create_topic("entered", partitions=1)
+    consumer, reader = embedded.consumer("entered", "g"), embedded.reader("entered")
+    with consumer, reader:
+        pass
+    for closed in (consumer, reader):
+        with pytest.raises(ServiceUnavailable, match="make a new one"), closed:
+            pass
+
+
 def test_several_threads_share_one_blocking_connection(embedded: lanner.sync.Queue) -> None:
     embedded.admin.create_topic("threads", partitions=2)
     offsets: list[tuple[int, int]] = []

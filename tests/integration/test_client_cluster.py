@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import lanner
 from lanner.broker.settings import BrokerSettings
 from lanner.server import Server
+from lanner.testing.process import HOST, free_port
 
 TOPIC = "orders"
 PARTITIONS = 6
@@ -24,9 +23,7 @@ class Trio:
     """Three brokers on ports of their own, which they keep."""
 
     def __init__(self, folder: Path) -> None:
-        with contextlib.ExitStack() as held:
-            sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-            self.seeds = tuple(f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+        self.seeds = tuple(f"{HOST}:{free_port()}" for _ in range(3))
         self.names = ("a", "b", "c")
         self._folder = folder
         self.servers: dict[str, Server] = {}

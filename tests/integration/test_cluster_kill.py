@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lanner.testing.cluster_process import ClusterProcess
-from lanner.testing.history import Fate, Published
+from lanner.testing.history import Published, Status
 from lanner.testing.workload import Workload
 
 PARTITIONS = 3
@@ -113,7 +113,7 @@ async def test_a_rolling_restart_fails_no_operation_after_retry(cluster: Cluster
     # broker, when theirs hangs up or says that it stops. Every operation of theirs has an answer.
     native = {what: count for what, count in workload.failures.items() if not what.startswith("REST")}
     assert native.keys() <= {"ack: LeaseLost"}, native  # the lease may end while leadership goes over
-    unanswered = [one.values for one in workload.history.of_kind(Published) if one.fate is not Fate.OK]
+    unanswered = [one.values for one in workload.history.of_kind(Published) if one.status is not Status.OK]
     assert [values for values in unanswered if values[0][0] in "01235"] == []
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import lanner
-from lanner.broker.desks.calls import NewMessage
 from lanner.broker.desks.leases import LeaseReader
 from lanner.broker.settings import BrokerSettings
 from lanner.calls import ANONYMOUS
 from lanner.client import Hole
 from lanner.errors import NotLeader, StorageDamaged
+from lanner.forwarding.values import NewMessage
 from lanner.ledger import Location
 from lanner.ledger.rows import FORMAT_KEY, set_key
 from lanner.server import Server

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from lanner.errors import (
 from lanner.model import TopicSettings
 from lanner.net.connector import open_connection
 from lanner.server import Server
+from lanner.testing.process import HOST, free_port
 from lanner.wire.messages import Command, Metadata, PeerHello
 from lanner.wire.peers import Founder, PeerInfo, PeerInfoReply, RaftFrame
 
@@ -32,9 +32,7 @@ SECONDS = 20.0
 
 
 def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"
 
 
 @dataclass
@@ -351,7 +349,19 @@ async def test_a_broker_cannot_be_renamed(flock: Flock) -> None:
     await flock.stop()
     with pytest.raises(LannerError, match="belongs to broker 'broker0', which cannot be renamed to 'other'"):
         await flock.start(0, seeds=(), name="other")
-    flock.servers.clear()
+    await flock.start(0, seeds=())  # in this process, which let go of the directory
+
+
+async def test_a_directory_whose_record_is_damaged_is_let_go_of(flock: Flock) -> None:
+    await flock.start(0, seeds=())
+    await flock.stop()
+    record = flock.path / "0" / "founding.json"
+    sound = record.read_bytes()
+    record.write_bytes(b"{")
+    with pytest.raises(DataDirectoryRefused, match="founding"):
+        await flock.start(0, seeds=())
+    record.write_bytes(sound)
+    await flock.start(0, seeds=())
 
 
 # ---------------------------------------------------------------------- those who do not belong

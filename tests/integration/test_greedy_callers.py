@@ -81,6 +81,8 @@ async def test_more_connections_than_it_may_open_files_leave_a_broker_publishing
                 answer[1].close()
             async with asyncio.timeout(20):
                 while (after := await say_hello(broker)) is None or after[0] != b"\x81":
+                    if after is not None:
+                        after[1].close()  # refused, and told so
                     await asyncio.sleep(0.05)
             after[1].close()
             await queue.publish("orders", b"after")

@@ -5,6 +5,7 @@ One broker, and three with every call through a broker that does not lead.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,17 @@ def refused(call: Callable[..., Any], **fields: Any) -> tuple[str, str]:
     with pytest.raises(grpc.RpcError) as caught:
         call(**fields)
     return error_of(caught.value)
+
+
+def refused_in_the_end(call: Callable[[], Any], seconds: float = 10.0) -> tuple[str, str]:
+    """The error of a call that succeeds until the broker has heard why it must not."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            call()
+        except grpc.RpcError as error:
+            return error_of(error)
+    raise AssertionError("it was never refused")
 
 
 def receive_all(queue: Service, consumer: str, partitions: list[str], count: int) -> list[Any]:
@@ -109,12 +121,12 @@ def test_shard_info_tells_where_partitions_and_brokers_are(queue: Service, broke
 
 def test_an_ack_counts_for_the_lease_of_its_consumer_only(queue: Service) -> None:
     queue.CreateTopic(topic="held", number_of_partitions=1, replication_factor=1)
-    for consumer in ("a", "b"):
-        queue.Connect(consumer_id=consumer, consumer_group="workers", topics=["held"])
+    queue.Connect(consumer_id="a", consumer_group="workers", topics=["held"])
+    queue.Connect(consumer_id="b", consumer_group="others", topics=["held"])
     sent = [queue.SendMessage(topic="held", data=b"%d" % number).message for number in range(4)]
     (first,) = receive_all(queue, "a", ["held-0"], 1)
     (second,) = receive_all(queue, "b", ["held-0"], 1)
-    assert (first.data, second.data) == (b"0", b"1")  # the second member of a group gets messages, and other ones
+    assert (first.data, second.data) == (b"0", b"0")
 
     def ack(consumer: str, message_id: bytes, partition: str = "held-0") -> tuple[str, str]:
         return refused(queue.AckMessage, consumer_id=consumer, partition_id=partition, message_id=message_id)
@@ -126,8 +138,67 @@ def test_an_ack_counts_for_the_lease_of_its_consumer_only(queue: Service) -> Non
     assert ack("a", first.id, "held-1") == ("INVALID_ARGUMENT", "ValidationError")
     queue.AckMessage(consumer_id="a", partition_id="held-0", message_id=first.id)
     queue.AckMessage(consumer_id="a", partition_id="held-0", message_id=first.id)  # asked again: the first answer again
-    rest = receive_all(queue, "a", ["held-0"], 2)
-    assert [message.data for message in rest] == [b"2", b"3"]
+    rest = receive_all(queue, "a", ["held-0"], 3)
+    assert [message.data for message in rest] == [b"1", b"2", b"3"]
+
+
+# ------------------------------------------------------------------ consumers are members
+
+
+def partitions_of(queue: Service, consumer: str, group: str, topic: str) -> list[str]:
+    """What a consumer has; asked again, what it has now."""
+    return sorted(queue.Connect(consumer_id=consumer, consumer_group=group, topics=[topic]).consumer.partitions)
+
+
+def test_a_second_consumer_gets_its_share_and_the_first_hears_of_it(queue: Service) -> None:
+    queue.CreateTopic(topic="split", number_of_partitions=4, replication_factor=1)
+    every = [f"split-{number}" for number in range(4)]
+    assert partitions_of(queue, "a", "shares", "split") == every
+    second = queue.Connect(consumer_id="b", consumer_group="shares", topics=["split"])
+    hers = sorted(second.consumer.partitions)
+    assert len(hers) == 2
+    assert list(second.consumer_group.consumers) == ["a", "b"]
+    told = refused(queue.ReceiveMessageForPartitionID, consumer_id="a", partition_id=hers[0])
+    assert told == ("FAILED_PRECONDITION", "MemberFenced")
+    his = partitions_of(queue, "a", "shares", "split")
+    assert sorted([*his, *hers]) == every
+    for number in range(20):
+        queue.SendMessage(topic="split", data=b"%d" % number, partition_key=str(number))
+    received: list[int] = []
+    while len(received) < 20:
+        for consumer, mine in (("a", his), ("b", hers)):
+            for partition in mine:
+                got = queue.ReceiveMessageForPartitionID(consumer_id=consumer, partition_id=partition)
+                if got.HasField("message"):
+                    received.append(int(got.message.data))
+                    queue.AckMessage(consumer_id=consumer, partition_id=partition, message_id=got.message.id)
+    assert sorted(received) == list(range(20))
+    for consumer in "cde":
+        partitions_of(queue, consumer, "shares", "split")
+    shares = [partitions_of(queue, consumer, "shares", "split") for consumer in "abcde"]
+    assert sorted(partition for share in shares for partition in share) == every
+    assert sorted(map(len, shares)) == [0, 1, 1, 1, 1]  # the fifth stands by
+
+
+@pytest.mark.slow
+def test_a_consumer_that_is_silent_for_30_seconds_is_lost_and_its_partitions_move(queue: Service) -> None:
+    queue.CreateTopic(topic="quiet", number_of_partitions=2, replication_factor=1)
+    partitions_of(queue, "silent", "watched", "quiet")
+    assert len(partitions_of(queue, "alive", "watched", "quiet")) == 1
+    ends, pause = time.monotonic() + 120, threading.Event()
+    mine: list[str] = []
+    while len(mine) < 2:
+        assert time.monotonic() < ends
+        assert [pong.message for pong in queue.HealthCheck([{"consumer_id": "alive"}], timeout=10)] == ["PONG"]
+        connected = queue.Connect(consumer_id="alive", consumer_group="watched", topics=["quiet"])
+        mine = sorted(connected.consumer.partitions)
+        pause.wait(0.5)
+    assert mine == ["quiet-0", "quiet-1"]
+    assert list(connected.consumer_group.consumers) == ["alive"]
+    with pytest.raises(grpc.RpcError) as caught:
+        list(queue.HealthCheck([{"consumer_id": "silent"}], timeout=10))
+    assert error_of(caught.value) == ("NOT_FOUND", "MemberUnknown")
+    assert len(partitions_of(queue, "silent", "watched", "quiet")) == 1  # it may come back
 
 
 @pytest.mark.parametrize(
@@ -291,6 +362,12 @@ def test_three_brokers_serve_a_client_of_queue_through_any_of_them(tmp_path: Pat
             for place, message in enumerate(received):  # an ack may go to any broker, whatever that has seen
                 at = queue if place % 2 else leading
                 at.AckMessage(consumer_id="c", partition_id=message.partition_id, message_id=message.id)
+            mine = partitions_of(queue, "c", "g", "orders")
+            assert partitions_of(leading, "c", "g", "orders") == mine  # the consumer goes on there, with what it had
+            fenced = refused_in_the_end(lambda: list(queue.HealthCheck([{"consumer_id": "c"}], timeout=10)))
+            assert fenced == ("FAILED_PRECONDITION", "InstanceFenced")  # as soon as this broker has heard of it
+            hers = partitions_of(queue, "d", "g", "orders")  # another one, at another broker, gets its share
+            assert sorted([*partitions_of(leading, "c", "g", "orders"), *hers]) == mine and len(hers) == 1
             address = cluster.brokers[3].native
             queue.ManageBrokers(action=1, broker_action={"replica_id": 3, "raft_address": address})
         brokers = cluster.get(2, "/v1/brokers")[1]["brokers"]

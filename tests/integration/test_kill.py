@@ -10,7 +10,7 @@ import pytest
 
 import lanner
 from lanner.testing.checkers import judge
-from lanner.testing.history import Ended, Fate, Published, Stored
+from lanner.testing.history import Ended, Published, Status, Stored
 from lanner.testing.process import BrokerProcess
 from lanner.testing.workload import Workload, order_broken
 
@@ -62,7 +62,7 @@ async def test_kill_nine_in_the_middle_of_everything_breaks_no_promise(
 def told(workload: Workload, *stored: Stored) -> list[str]:
     """What the judges say of two acknowledged messages when this is what is found."""
     history = workload.history
-    history.events = [Published(0.0, 1.0, Fate.OK, 0, 0, ("0-0", "0-1"), 4)]
+    history.events = [Published(0.0, 1.0, Status.OK, 0, 0, ("0-0", "0-1"), 4)]
     history.add(Ended(2.0, 3.0, 0, 0, len(stored), stored))
     return [str(violation) for violation in judge(history)] + order_broken(stored)
 

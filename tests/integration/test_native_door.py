@@ -122,7 +122,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     try:
         yield running
     finally:
-        await link.close()
+        for opened in {link, running.link}:
+            await opened.close()
         if not running.stopped:
             await server.stop()
 
@@ -188,7 +189,7 @@ async def test_a_repeated_poll_returns_the_same_leases(broker: Broker) -> None:
 
 async def test_leases_that_were_asked_for_again_stay_when_the_first_answer_is_lost(broker: Broker) -> None:
     await broker.publish(b"a", b"b")
-    door = next(door for door in broker.server._doors if isinstance(door, NativeDoor))
+    door = next(door for door in broker.server._doors._opened if isinstance(door, NativeDoor))
     [session] = door._sessions
     session._link.pause_writing()  # the client reads nothing for the moment
     session._link.resume_reading(session._link._pause)
@@ -442,7 +443,7 @@ async def test_a_message_larger_than_the_topic_allows_is_refused(broker: Broker)
 
 
 async def test_garbage_before_hello_is_told_what_was_expected(broker: Broker) -> None:
-    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00", os.urandom(10_000).replace(b"\x01", b"\x02")):
+    for garbage in (b"SSH-2.0-client\r\n\r\n", b"\x16\x03\x01\x02\x00", os.urandom(10_000).replace(b"\x01", b"\x02")):
         async with raw(broker) as (reader, writer):
             writer.write(garbage)
             error = await read_error(reader)
@@ -513,7 +514,7 @@ async def test_what_came_before_a_broken_frame_takes_effect(broker: Broker) -> N
 async def test_a_client_that_never_reads_its_replies_is_let_go_and_its_leases_come_back(
     broker: Broker,
 ) -> None:
-    [door] = broker.server._doors
+    [door] = broker.server._doors._opened
     assert isinstance(door, NativeDoor)
     door._listener.unsent_bytes_max = 8 * limits.MIB
     for _ in range(4):
@@ -536,7 +537,7 @@ async def test_a_client_that_never_reads_its_replies_is_let_go_and_its_leases_co
 
 
 async def test_a_client_that_dribbles_its_hello_is_let_go(broker: Broker) -> None:
-    [door] = broker.server._doors
+    [door] = broker.server._doors._opened
     assert isinstance(door, NativeDoor)
     door._listener.hello_deadline_ms = 80
     async with raw(broker) as (reader, writer):
@@ -571,7 +572,7 @@ async def test_large_control_parts_of_all_connections_have_one_budget_and_small_
     server = Server(settings)
     await server.start()
     assert server.native_address is not None
-    (door,) = [door for door in server._doors if isinstance(door, NativeDoor)]
+    (door,) = [door for door in server._doors._opened if isinstance(door, NativeDoor)]
     links = [await open_connection(*server.native_address) for _ in range(4)]
     try:
         await links[0].request(Command.CREATE_TOPIC, administration.CreateTopic("orders", {"partitions": 1}))
@@ -604,7 +605,7 @@ async def test_large_control_parts_of_all_connections_have_one_budget_and_small_
 
 
 async def test_a_connection_that_goes_gives_back_what_its_requests_held(broker: Broker) -> None:
-    (door,) = [door for door in broker.server._doors if isinstance(door, NativeDoor)]
+    (door,) = [door for door in broker.server._doors._opened if isinstance(door, NativeDoor)]
     link = await open_connection(*broker.address)
     poll = link.poll(crowded(1, 100))
     assert poll.settled is not None

@@ -20,7 +20,14 @@ from lanner.server import Server
 from lanner.wire.messages import Command, Settle, SettleItem, SettleKind
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-LEVELS = {"0.1.0": features.LOWEST, "0.2.0": features.IDENTITIES, "0.3.0": features.STAGES}  # of a cluster it founded
+# the level of a cluster that a release founded
+LEVELS = {
+    "0.1.0": features.LOWEST,
+    "0.2.0": features.IDENTITIES,
+    "0.3.0": features.STAGES,
+    "0.4.0": features.PRODUCER_FLOORS,
+}
+LOWER = [release for release, level in LEVELS.items() if level < features.HIGHEST]
 SECONDS = 20.0
 
 
@@ -99,7 +106,7 @@ async def test_everything_that_the_last_release_left_is_there(old: Old, caplog: 
         assert fresh.offset == 9, "what was torn was never confirmed"
 
 
-@pytest.mark.parametrize("old", ["0.2.0", "0.3.0"], indirect=True)
+@pytest.mark.parametrize("old", ["0.2.0", "0.3.0", "0.4.0"], indirect=True)
 async def test_settles_that_the_last_release_answered_get_the_same_answers_again(old: Old) -> None:
     await old.start()
     assert old.server is not None and old.server.native_address is not None
@@ -115,6 +122,7 @@ async def test_settles_that_the_last_release_answered_get_the_same_answers_again
         await link.close()
 
 
+@pytest.mark.parametrize("old", LOWER, indirect=True)
 async def test_its_level_stays_until_somebody_raises_it_and_every_start_says_that_it_could_be(
     old: Old, caplog: pytest.LogCaptureFixture
 ) -> None:

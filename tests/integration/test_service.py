@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import Delivered, NewMessage
 from lanner.broker.settings import BrokerSettings
 from lanner.calls import ANONYMOUS, Identity
 from lanner.errors import (
@@ -30,6 +29,7 @@ from lanner.errors import (
     TopicNotFound,
     ValidationError,
 )
+from lanner.forwarding.values import Delivered, NewMessage
 from lanner.server import Server
 from lanner.wire.messages import SettleItem
 from tests.callers import Here

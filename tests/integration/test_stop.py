@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from lanner.broker.desks.calls import NewMessage
 from lanner.broker.settings import BrokerSettings
 from lanner.calls import ANONYMOUS
-from lanner.server import Server
+from lanner.forwarding.values import NewMessage
+from lanner.server import Server, serve
 from tests.callers import Here
 
 
@@ -42,3 +45,20 @@ async def test_a_broker_told_to_stop_while_it_saves_finishes_the_save_first(tmp_
     await again.start()
     assert [message.value for message in await Here(again.service).peek(ANONYMOUS, "orders", [0], 0, 1)] == [b"kept"]
     await again.stop()
+
+
+async def test_what_a_broker_has_recovered_is_not_looked_through_for_garbage_again_and_again(tmp_path: Path) -> None:
+    before, frozen = gc.get_freeze_count(), 0
+
+    def started(server: Server) -> None:
+        nonlocal frozen
+        frozen = gc.get_freeze_count()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        assert await serve(settings_for(tmp_path), started) is None
+    finally:
+        gc.unfreeze()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+    assert frozen > before

@@ -11,7 +11,7 @@ import pytest
 
 import lanner
 from lanner.broker.settings import BrokerSettings
-from lanner.errors import StaleIncarnation, TopicNotFound
+from lanner.errors import LeaseLost, StaleIncarnation, TopicNotFound
 from lanner.server import Server
 
 POLL = "/v1/topics/orders/groups/workers/poll"
@@ -149,3 +149,22 @@ async def test_a_stream_reader_is_told_that_its_topic_is_gone_or_another(server:
             await reader.read_batch(10_000)
         await queue.admin.delete_topic("orders")
     assert await queue.admin.topics() == []
+
+
+async def test_what_was_leased_of_a_partition_that_is_gone_is_lost_at_once_and_costs_no_other_settle(
+    server: Server, queue: lanner.Queue
+) -> None:
+    await queue.admin.create_topic("jobs", partitions=4)
+    await queue.publish("jobs", b"old", partition=3)
+    async with queue.consumer("jobs", "g", auto_extend=True) as consumer:
+        (old,) = await consumer.poll(1)
+        await queue.admin.delete_topic("jobs")
+        await queue.admin.create_topic("jobs", partitions=1)
+        await queue.publish("jobs", b"new")
+        (new,) = await consumer.poll(1, wait_ms=10_000)
+        settles = [old.ack(), new.ack()]  # they leave together
+        with pytest.raises(LeaseLost, match="no partition 3 now"):
+            await settles[0]
+        await settles[1]
+    async with queue.consumer("jobs", "g") as consumer:
+        assert not await consumer.poll(wait_ms=100)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lanner.testing.cluster_simulation import simulate_cluster
-from lanner.testing.planted import catches, planted
+from lanner.testing.cluster_simulation import CLUSTER_EVENTS
+from lanner.testing.planted import catches
 from lanner.testing.planted_cluster import CLUSTER_PLANTS
+from lanner.testing.sim_cluster import size_of
 from lanner.testing.simulate import Job, run
 
 RECORDED = {  # seeds of which at least one catches the planted bug
@@ -17,12 +18,12 @@ RECORDED = {  # seeds of which at least one catches the planted bug
     "older-term-committed": (5, 1, 6, 7, 9),
     "committed-entries-truncated": (11, 17, 23),
     "ack-before-followers-sync": (0, 1),
-    "stale-leader-decides": (2, 4),
-    "membership-changed-early": (25,),
+    "stale-leader-decides": (0, 8, 22),
+    "membership-changed-early": (25, 1, 7, 9),
     "wiped-voter-votes": (28, 11),
     "snapshot-forgets-membership": (0, 1, 2, 3),
     "decision-before-noop": (0, 1),
-    "snapshot-of-two-moments": (1,),
+    "snapshot-of-two-moments": (1, 4, 10),
     "half-built-install": (0, 1, 2, 3, 5),
     "heartbeats-behind-disk": (4, 14, 18, 23),
     "damaged-replica-leads": (6,),
@@ -41,17 +42,15 @@ def test_every_planted_bug_has_a_recorded_seed() -> None:
 @pytest.mark.parametrize("name", CLUSTER_PLANTS)
 def test_a_planted_bug_is_caught_by_its_recorded_seeds(name: str) -> None:
     """The first that fails must fail for the right reason."""
-    with planted(name):
-        reports = (simulate_cluster(seed) for seed in RECORDED[name])
-        found = next((report for report in reports if report.failed), None)
+    outcomes = (run(Job(seed, CLUSTER_EVENTS, name, size_of(seed))) for seed in RECORDED[name])
+    found = next((outcome for outcome in outcomes if outcome.violations), None)
     assert found is not None, "none of its seeds fails: record others with `make sim PLANT=...`"
     assert catches(name, found.violations), [str(violation) for violation in found.violations[:5]]
 
 
 def test_a_cluster_that_ignores_the_checksums_of_rows_is_caught() -> None:
-    with planted("row-checksum-ignored"):
-        report = simulate_cluster(21)
-    assert catches("row-checksum-ignored", report.violations), [str(one) for one in report.violations[:5]]
+    outcome = run(Job(21, CLUSTER_EVENTS, "row-checksum-ignored", size_of(21)))
+    assert catches("row-checksum-ignored", outcome.violations), [str(one) for one in outcome.violations[:5]]
 
 
 @pytest.mark.parametrize("nodes", [3, 5])

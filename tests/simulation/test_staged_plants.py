@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lanner.testing.cluster_simulation import simulate_cluster
-from lanner.testing.planted import catches, planted
+from lanner.testing.cluster_simulation import CLUSTER_EVENTS
+from lanner.testing.planted import catches
 from lanner.testing.planted_staged import STAGED_CLUSTER_PLANTS, STAGED_PLANTS
-from lanner.testing.simulator import simulate
+from lanner.testing.sim_cluster import size_of
+from lanner.testing.simulate import Job, run
+from lanner.testing.simulator import EVENTS
 from lanner.testing.staged_traffic import takes_part
 
 RECORDED = {  # a seed of one broker that catches each
@@ -25,10 +27,10 @@ RECORDED = {  # a seed of one broker that catches each
 }
 
 RECORDED_OF_CLUSTERS = {  # and of several: what only they can have, and what a failover or a snapshot brings to light
-    "older-metadata-acted-on": 20,
-    "outcome-lost": 2,
-    "one-vote-short": 2,
-    "stages-not-saved": 20,
+    "older-metadata-acted-on": 5,
+    "outcome-lost": 5,
+    "one-vote-short": 5,
+    "stages-not-saved": 5,
 }
 
 
@@ -40,29 +42,28 @@ def test_every_planted_bug_has_a_recorded_seed() -> None:
 
 @pytest.mark.parametrize("name", STAGED_PLANTS)
 def test_a_planted_bug_is_caught_by_its_recorded_seed(name: str) -> None:
-    with planted(name):
-        report = simulate(RECORDED[name])
-    assert catches(name, report.violations), [str(violation) for violation in report.violations[:5]]
+    outcome = run(Job(RECORDED[name], EVENTS, name))
+    assert catches(name, outcome.violations), [str(violation) for violation in outcome.violations[:5]]
 
 
 @pytest.mark.parametrize("name", RECORDED_OF_CLUSTERS)
 def test_a_planted_bug_is_caught_by_its_recorded_cluster(name: str) -> None:
-    with planted(name):
-        report = simulate_cluster(RECORDED_OF_CLUSTERS[name])
-    assert catches(name, report.violations), [str(violation) for violation in report.violations[:5]]
+    seed = RECORDED_OF_CLUSTERS[name]
+    outcome = run(Job(seed, CLUSTER_EVENTS, name, size_of(seed)))
+    assert catches(name, outcome.violations), [str(violation) for violation in outcome.violations[:5]]
 
 
 @pytest.mark.parametrize("seed", sorted(set(RECORDED.values())))
 def test_without_the_bug_the_same_seed_breaks_no_rule_and_meets_every_fate_of_a_commit(seed: int) -> None:
-    report = simulate(seed)
-    assert not report.violations, [str(violation) for violation in report.violations[:5]]
+    outcome = run(Job(seed, EVENTS, ""))
+    assert not outcome.violations, [str(violation) for violation in outcome.violations[:5]]
     for fate in ("commits", "aborts", "repeated", "fenced", "claims", "late_calls"):
-        assert report.totals[f"staged_{fate}"], fate
+        assert outcome.totals[f"staged_{fate}"], fate
 
 
 @pytest.mark.parametrize("seed", sorted(set(RECORDED_OF_CLUSTERS.values())))
 def test_without_the_bug_the_same_cluster_breaks_no_rule(seed: int) -> None:
-    report = simulate_cluster(seed)
-    assert not report.violations, [str(violation) for violation in report.violations[:5]]
+    outcome = run(Job(seed, CLUSTER_EVENTS, "", size_of(seed)))
+    assert not outcome.violations, [str(violation) for violation in outcome.violations[:5]]
     for fate in ("commits", "aborts", "repeated", "lags", "late_rounds"):
-        assert report.totals[f"staged_{fate}"], fate
+        assert outcome.totals[f"staged_{fate}"], fate

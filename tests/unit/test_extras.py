@@ -19,11 +19,12 @@ from lanner.errors import NotInstalled
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BROKER_ROOMS = ("api", "broker", "cluster", "ledger", "partition", "raft", "repair", "server", "storage")
+BROKER_ROOMS = ("api", "broker", "cluster", "ledger", "partition", "proxy", "raft", "repair", "server", "storage")
 
 # Modules of the plain install that import the broker's rooms, inside functions that asked for the extra before.
 WAYS_TO_A_BROKER = {
     "lanner.cli.config",
+    "lanner.cli.proxy",
     "lanner.cli.repairing",
     "lanner.cli.up",
     "lanner.embedding",

@@ -5,18 +5,26 @@ batches of the same partition (different priorities, different delays, or simply
 would make the second batch look like a repetition of the first. Therefore each slice of the request has its own id:
 the key, a zero byte that no key can hold, and the slice's number. Slices follow from the request's content alone,
 so the same request again makes the same ids.
+
+A key that was used before is a repetition only if the messages are the same. They are held against what the partition
+stored under the key, which every broker can read; only repetitions cost that. What retention took is not compared.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from lanner import limits
-from lanner.broker.desks.calls import NewMessage
-from lanner.errors import ValidationError
+from lanner.batch import decode
+from lanner.calls import Answer
+from lanner.errors import IdempotencyConflict, MalformedBatch, ValidationError
+from lanner.forwarding.values import NewMessage, Stored
+from lanner.wire.messages import Fetch, Fetched, FetchedBatch
 
 KEY_BYTES_MAX: Final = limits.DEDUP_ID_BYTES_MAX - 12
 _KEY_PATTERN: Final = re.compile(rb"[!-~]{1,%d}" % KEY_BYTES_MAX)
@@ -49,7 +57,7 @@ def dedup_ids(
     marked = []
     for place, message in enumerate(messages):
         kind = (message.priority, kinds[place] if kinds else None)
-        size = len(message.value) + len(message.key or b"")
+        size = message.size
         number = numbers.setdefault(kind, len(sizes))
         size_before, count_before = sizes.get(number, (0, 0))
         if count_before and (size_before + size > _SLICE_BYTES_MAX or count_before >= _SLICE_MESSAGES_MAX):
@@ -58,3 +66,35 @@ def dedup_ids(
         sizes[number] = (size_before + size, count_before + 1)
         marked.append(replace(message, dedup_id=key + b"\0%d" % number))
     return marked
+
+
+async def refuse_other_messages(
+    ask: Callable[[Fetch], Awaitable[Answer[Fetched]]],
+    topic: str,
+    messages: Sequence[NewMessage],
+    stored: Sequence[Stored],
+) -> None:
+    """Raise IdempotencyConflict when a known key came with other messages than those that were stored under it."""
+    slices: defaultdict[tuple[bytes, int], list[tuple[int, NewMessage]]] = defaultdict(list)
+    for message, one in zip(messages, stored, strict=True):
+        if one.duplicate:
+            slices[message.dedup_id, one.partition].append((one.offset, message))
+    for (_, partition), found in slices.items():
+        first = min(offset for offset, _ in found)
+        answer = await ask(Fetch(topic, partition, first, 1))  # of however many bytes: one batch always comes
+        for fetched, data in zip(answer.control.batches, answer.bulk, strict=True):
+            if fetched.base_offset == first and not _is_same(fetched, data, [message for _, message in found]):
+                raise IdempotencyConflict(partition=partition, offset=first)
+
+
+def _is_same(fetched: FetchedBatch, data: bytes | memoryview, messages: Sequence[NewMessage]) -> bool:
+    try:
+        batch = decode(data)
+    except MalformedBatch:
+        return True
+    if batch.positions is not None:  # retention kept some of its messages only
+        return True
+    return fetched.count == len(messages) and all(
+        (value, key, headers, batch.header.priority) == (one.value, one.key, dict(one.headers or {}), one.priority)
+        for one, value, key, headers in zip(messages, batch.values(), batch.keys(), batch.headers(), strict=True)
+    )

@@ -1,7 +1,8 @@
 """From the bytes of a batch to its messages: checked columns first, Python objects only when they are asked for.
 
-A `Batch` that exists is sound: checksum, offsets that rise, lengths within their bounds, nothing left over. It keeps
-views into the bytes it was made from.
+A `Batch` that exists is sound: checksum, offsets that rise, lengths within their bounds, nothing left over. The maps of
+headers cost more to check than all the rest; callers that do not read them ask for no check (`headers=False`). A batch
+keeps views into the bytes it was made from.
 """
 
 from __future__ import annotations
@@ -193,7 +194,6 @@ class Batch:
             self._header_column = _read_column(body, "headers", count, limits.HEADERS_BYTES_MAX, rises)
             if not self._header_column.data:
                 malformed("headers", "no message has any: the column must be absent")
-            self._header_maps = _decode_headers(self._header_column)
         self._timestamps: memoryview | None = None
         if flags & FLAG_TIMESTAMPS:
             self._timestamps = _read_timestamps(body, count)
@@ -222,8 +222,11 @@ class Batch:
         return lengths[0] if len(lengths) == 1 else [sum(row) for row in zip(*lengths, strict=True)]
 
     def headers(self) -> list[dict[str, bytes]]:
-        if self._header_maps is None:
+        """The headers of each message. They are checked when they are first asked for."""
+        if self._header_column is None:
             return [{} for _ in range(self.count)]
+        if self._header_maps is None:
+            self._header_maps = _decode_headers(self._header_column)
         return self._header_maps
 
     def timestamps(self) -> list[int] | None:
@@ -330,9 +333,16 @@ def _checked_positions(column: memoryview) -> list[int]:
     return positions
 
 
-def decode(data: Buffer, rises: Rises | None = None) -> Batch:
-    """A batch whose checksum and structure are sound. Its views share memory with `data`."""
-    return Batch(verify(data), memoryview(data), rises)
+def decode(data: Buffer, rises: Rises | None = None, *, headers: bool = True) -> Batch:
+    """A batch whose checksum and structure are sound. Its views share memory with `data`.
+
+    Without `headers` their maps are neither made nor checked until they are asked for.
+    """
+    header = verify(data)
+    decoded = Batch(header, memoryview(data), rises)
+    if headers and header.flags & FLAG_HEADERS:
+        decoded.headers()
+    return decoded
 
 
 def never_decodes(data: Buffer) -> bool:
@@ -342,7 +352,7 @@ def never_decodes(data: Buffer) -> bool:
     except MalformedBatch:
         return False  # something happened to them on the way, and another copy may be sound
     try:
-        Batch(header, memoryview(data))
+        Batch(header, memoryview(data)).headers()
     except MalformedBatch:
         return True
     return False
@@ -350,4 +360,4 @@ def never_decodes(data: Buffer) -> bool:
 
 def extract(data: Buffer, positions: Sequence[int]) -> bytes:
     """Some messages of an encoded batch; see `Batch.extract`."""
-    return decode(data).extract(positions)
+    return decode(data, headers=False).extract(positions)

@@ -1,11 +1,13 @@
 """What this broker does when its metadata says something new.
 
-The steward opens and closes replicas; lines are kept to the brokers that there are; tries go on. A feature level that
-this release does not know ends the broker. Looking is cheap when nothing is new, so it is done after every turn.
+The steward opens and closes replicas; lines are kept to the brokers that there are; tries go on; groups are looked
+at. A feature level that this release does not know ends the broker. Looking is cheap when
+nothing is new, so it is done after every turn.
 """
 
 from __future__ import annotations
 
+from lanner.broker.coordination.coordination import Coordination
 from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.links.peers import Peers
 from lanner.broker.ports import Clock, Fail, Kick, Leaders
@@ -24,6 +26,7 @@ class MetadataWatch:
         engine: Engine,
         steward: Steward,
         tries: Tries,
+        coordination: Coordination,
         membership: ClusterMembership,
         leaders: Leaders,
         peers: Peers,
@@ -35,6 +38,7 @@ class MetadataWatch:
         self._engine = engine
         self._steward = steward
         self._tries = tries
+        self._coordination = coordination
         self._membership = membership
         self._leaders = leaders
         self._peers = peers
@@ -63,6 +67,7 @@ class MetadataWatch:
             self._kick()
         if self._tries.follow(self._clock.now_ms()):
             self._kick()
+        self._coordination.follow()
         reports = self._tries.take_reports()
         if reports:
             self._peers.report(self._leaders.leader_of(CLUSTER_SET), reports)

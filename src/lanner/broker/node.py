@@ -21,12 +21,16 @@ from typing import Final
 from lanner.broker.background import Background
 from lanner.broker.clock import LeaderClock
 from lanner.broker.commits import Commits, threads_ended
+from lanner.broker.coordination.changes import Changes
+from lanner.broker.coordination.coordination import Answered, Coordination
+from lanner.broker.coordination.figures import Counts
+from lanner.broker.coordination.homes import Homes
 from lanner.broker.links.admission import Admission
 from lanner.broker.links.catching_up import CatchingUp
 from lanner.broker.links.dispatch import Dispatch
 from lanner.broker.links.founding import decode_record
 from lanner.broker.links.identity import Address, BrokerIdentity
-from lanner.broker.links.intake import Intake
+from lanner.broker.links.inbox import PeerInbox
 from lanner.broker.links.joining import Joining
 from lanner.broker.links.leaders import KnownLeaders
 from lanner.broker.links.membership import ClusterMembership
@@ -79,13 +83,17 @@ class Node:
         self.engine: Engine
         self.steward: Steward
         self.tries: Tries
+        self.homes: Homes
+        self.coordination: Coordination
+        self.changes: Changes
+        self.group_counts: Counts
         self.identity: BrokerIdentity
         self.membership: ClusterMembership
         self.joining: Joining
         self.peers: Peers
         self.leaders: KnownLeaders
         self.readiness: Readiness
-        self.intake: Intake
+        self.inbox: PeerInbox
         self.proposals: Proposals
         self.waiting: Waiting
         self.outages: Outages
@@ -113,10 +121,14 @@ class Node:
         self.directory = await self._in_saver(lambda: open_directory(settings.data))
         self.node_id = self.directory.node_id
         try:
-            ledger = await self._in_saver(self._recover)
+            self._open_parts(await self._in_saver(self._recover))
         except BaseException:
             self.directory.close()  # unlocked, for another attempt
             raise
+
+    def _open_parts(self, ledger: Ledger) -> None:
+        """Make everything that works with the open directory."""
+        settings = self.settings
         if ledger.recovery.torn_bytes_cut:
             log.warning(
                 "cut %d bytes that a crash left unfinished at the end of the journal", ledger.recovery.torn_bytes_cut
@@ -199,10 +211,16 @@ class Node:
     def _open_metadata(self) -> None:
         """Make the parts that follow the metadata, and change it."""
         engine, kick, fail = self.engine, self.commits.kick, self.fail
+        self.group_counts = Counts()
+        self.homes = Homes(self.node_id, engine, lambda: self.leaders.leader_of(CLUSTER_SET), steady_clock_ms)
+        self.coordination = Coordination(
+            self.node_id, engine, self.homes, self.clock, self._in_thread, self.group_counts
+        )
         self._watch = MetadataWatch(
             engine,
             self.steward,
             self.tries,
+            self.coordination,
             self.membership,
             self.leaders,
             self.peers,
@@ -224,6 +242,7 @@ class Node:
         self.proposals = Proposals(
             self.node_id, engine, self.leaders, self.peers, self.waiting, kick=kick, follow=self._watch.follow
         )
+        self.changes = Changes(self.proposals, self.clock, self._background.spawn, self.group_counts)
 
     def _open_conversation(self) -> None:
         """Make the parts that speak with other brokers: the ticks and their pulses, and what is taken from them."""
@@ -232,6 +251,8 @@ class Node:
             engine,
             self.steward,
             self.tries,
+            self.homes,
+            self.coordination,
             self.outages,
             self.peers,
             self.pace,
@@ -252,12 +273,14 @@ class Node:
             self.own_clock,
             self.readiness,
         )
-        self.intake = Intake(
+        self.inbox = PeerInbox(
             self.membership,
             admission,
             engine,
             self.steward,
             self.tries,
+            self.homes,
+            self.coordination,
             self.peers,
             self.clock,
             self.proposals,
@@ -266,7 +289,7 @@ class Node:
             kick=kick,
             fail=fail,
         )
-        self.peers.on_silent = self.intake.gone_silent
+        self.peers.on_silent = self.inbox.gone_silent
 
     async def join(self, doors: Mapping[str, Address]) -> None:
         """Found a cluster, join one, or take the recorded one, with the doors open at these addresses; then begin."""
@@ -384,6 +407,14 @@ class Node:
         """Run something that writes beside the journal, in the saver thread."""
         return await self._loop.run_in_executor(self._saver, work)
 
+    def _in_thread(self, work: Callable[[], Answered], told: Callable[[Answered], None]) -> None:
+        """Have the assignors of groups answer beside the loop."""
+
+        async def answer() -> None:
+            told(await self.reading.in_reader(work))
+
+        self._background.spawn_vital(answer())
+
     # ------------------------------------------------------------------ for the service
 
     def parts(self) -> Parts:
@@ -403,6 +434,10 @@ class Node:
             membership=self.membership,
             steward=self.steward,
             tries=self.tries,
+            homes=self.homes,
+            coordination=self.coordination,
+            changes=self.changes,
+            group_counts=self.group_counts,
             outages=self.outages,
             scrubbing=self.scrubbing,
             room=self.saving.room,

@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lanner.broker.coordination.changes import Changes
+from lanner.broker.coordination.coordination import Coordination
+from lanner.broker.coordination.figures import Counts
+from lanner.broker.coordination.homes import Homes
 from lanner.broker.outages import Outages
 from lanner.broker.ports import Belonging, Clock, Conditions, Kick, Leaders, PayloadReader, Peering, Proposer
 from lanner.broker.readiness import Readiness
@@ -36,6 +40,10 @@ class Parts:
     membership: Belonging
     steward: Steward
     tries: Tries
+    homes: Homes
+    coordination: Coordination
+    changes: Changes  # of groups
+    group_counts: Counts
     outages: Outages
     scrubbing: Scrubbing
     room: Room

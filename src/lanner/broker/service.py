@@ -12,23 +12,25 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from lanner.broker.desks.administration import Administration
-from lanner.broker.desks.calls import NewMessage, Stored
 from lanner.broker.desks.consumption import Consumption
 from lanner.broker.desks.dead_streams import DeadStreams
+from lanner.broker.desks.members import Members
 from lanner.broker.desks.overview import Overview
 from lanner.broker.desks.staging import Staging
 from lanner.broker.desks.streams import Streams
-from lanner.broker.desks.unpacking import Handed, Unpacking
 from lanner.broker.forwarding.forwarder import Forwarder
+from lanner.broker.metrics import metric_lines
 from lanner.broker.parts import Parts
 from lanner.calls import Answer, Bulk, Identity
+from lanner.forwarding.unpacking import Handed, Unpacking
+from lanner.forwarding.values import NewMessage, Stored
 from lanner.wire import administration, cluster, dead, messages, staging
 from lanner.wire.messages import AnswerT, Call
 
 Result = TypeVar("Result")
 
 
-class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overview):
+class Service(Staging, Consumption, Streams, DeadStreams, Members, Administration, Overview):
     """What a broker does for its callers."""
 
     def __init__(self, parts: Parts) -> None:
@@ -36,7 +38,7 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
         self.handlers = {
             messages.Publish: self.append,
             messages.Poll: self.poll,
-            messages.Glance: self.glance,
+            messages.BestPriority: self.best_priority,
             messages.Settle: self.settle,
             messages.Release: self.release,
             messages.Fetch: self.fetch,
@@ -59,6 +61,7 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
             administration.RedriveDead: self.redrive,
             administration.DiscardDead: self.discard,
             dead.FetchDead: self.fetch_dead,
+            **self.member_handlers(),
             cluster.DescribeCluster: self.describe_cluster,
             cluster.DescribePartitions: self.describe_partitions,
             cluster.ChangeCluster: self.change_cluster,
@@ -97,6 +100,10 @@ class Service(Staging, Consumption, Streams, DeadStreams, Administration, Overvi
     async def in_reader(self, work: Callable[[], Result]) -> Result:
         """Run what takes a while, such as making a large reply, in a reader thread."""
         return await self._reader.in_reader(work)
+
+    def metrics(self) -> list[str]:
+        """Lines of the text exposition, about everything but doors."""
+        return metric_lines(self)
 
     def drain(self) -> None:
         super().drain()

@@ -91,8 +91,9 @@ class Steward:
         if cluster is not self._cluster:  # the first look, or a snapshot replaced it: everything may be new
             self._cluster = cluster
         elif index == self._followed_index:
-            if self._wanted:
+            if self._wanted or self._held_back_index:
                 self._open_some()
+                self._name_damaged(cluster)
             return
         self._followed_index = index
         self._routes.clear()
@@ -103,7 +104,7 @@ class Steward:
         self._wanted = {set_id: one for set_id, one in wanted.items() if set_id not in running}
         self._tell_settings(cluster)
         self._open_some()
-        self._name_damaged(cluster, wanted)
+        self._name_damaged(cluster)
 
     def _holdings(self, cluster: Cluster) -> Iterable[Holding]:
         if cluster.cluster_id:
@@ -141,20 +142,21 @@ class Steward:
         for set_id in self._recorded_damage & self.engine.replicas.keys():
             self.engine.replicas[set_id].node.reluctant = True
 
-    def _name_damaged(self, cluster: Cluster, wanted: Mapping[int, Holding]) -> None:
+    def _name_damaged(self, cluster: Cluster) -> None:
         """Find out whose log a damaged one was, where its own row does not say any more.
 
         It is that of the replica which the metadata names for this broker, or of one before that; never of a later
         one, as a broker keeps one copy at a time. So it is enough to have the one that is named replaced.
         """
         ledger = self.engine.ledger
-        if self._held_back_index:
+        if self._held_back_index or all(one.replica_id for one in ledger.damaged.values()):
             return
+        named = {holding.set_id: holding.replica_id for holding in self._holdings(cluster)}
         for set_id, one in list(ledger.damaged.items()):
             if one.replica_id:
                 continue
-            if set_id in wanted:
-                ledger.close_damaged(set_id, one.error, wanted[set_id].replica_id)
+            if set_id in named:
+                ledger.close_damaged(set_id, one.error, named[set_id])
             elif cluster.cluster_id:
                 self.engine.close_set(set_id, _why_gone(cluster, set_id))
 
@@ -377,7 +379,7 @@ class Steward:
         self.engine.wake(set_id)
 
     def peer_silent(self, node_id: str) -> None:
-        """Take note that a broker is no longer heard: sets that it leads elect, and sets that rest with it look around.
+        """Take note that a broker is no longer heard: sets that it leads elect, and quiesced sets look around.
 
         When a process dies its connections end at once, so this comes long before an election timeout.
         """
@@ -394,7 +396,7 @@ class Steward:
     def peer_reached(self, node_id: str) -> None:
         """Take note that a broker is reached (again): it may have just started, and its replicas may know no leader.
 
-        A voter would ask around and wake a set that rests. A learner never asks; so the leader looks after it.
+        A voter would ask around and wake a quiesced set. A learner never asks; so the leader looks after it.
         """
         for set_id, replica in self.engine.replicas.items():
             if replica.node.leadership is not None and self._replicas_on(set_id, node_id):

@@ -1,7 +1,8 @@
 """The ticks: everything that counts time in ticks gets one, twenty times a second.
 
-The engine's Raft nodes, the steward and the attendant tick; the others hear a pulse; a disk that has become slow is
-noticed; and what the steward has to tell the metadata is proposed, again and again until it has taken effect.
+The engine's Raft nodes, the steward, the attendant and the coordinator of groups tick; the others hear a pulse; a disk
+that has become slow is noticed; and what the steward has to tell the metadata is proposed, again and again until it has
+taken effect.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import asyncio
 import logging
 from typing import Final
 
+from lanner import features
+from lanner.broker.coordination.coordination import Coordination
+from lanner.broker.coordination.homes import Homes
 from lanner.broker.links.peers import Peers
 from lanner.broker.outages import Outages
 from lanner.broker.pace import Pace
@@ -34,6 +38,8 @@ class Ticking:
         engine: Engine,
         steward: Steward,
         tries: Tries,
+        homes: Homes,
+        coordination: Coordination,
         outages: Outages,
         peers: Peers,
         pace: Pace,
@@ -47,6 +53,8 @@ class Ticking:
         self._engine = engine
         self._steward = steward
         self._tries = tries
+        self._homes = homes
+        self._coordination = coordination
         self._outages = outages
         self._peers = peers
         self._pace = pace
@@ -71,6 +79,7 @@ class Ticking:
         self._engine.tick()
         steward.tick(peers.may_lead)
         self._tries.tick()
+        self._coordination.tick()
         self._watch_pace()
         self._outages.advise()
         if self._ticks % _PULSE_TICKS == 0 and peers.known:
@@ -83,9 +92,10 @@ class Ticking:
         self._kick()
 
     def pulse(self) -> None:
-        """Tell the other brokers that this one lives, and what it leads."""
+        """Tell the other brokers that this one lives, what it leads, and which members of groups it hears."""
         leaving = self.leaving or self._pace.slow
-        self._peers.pulse(self._own_clock.now_ms(), self._steward.led(), leaving=leaving)
+        sign_for = self._homes.sign_for if self._engine.feature_level >= features.MEMBERS else None
+        self._peers.pulse(self._own_clock.now_ms(), self._steward.led(), leaving=leaving, sign_for=sign_for)
 
     def _watch_pace(self) -> None:
         """Notice a slow disk, and hand over what is led here while other disks are faster."""

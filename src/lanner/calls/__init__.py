@@ -5,7 +5,7 @@ make a call, where it is served, whether it may be asked again, how it is split 
 become one. It knows no socket, no clock and no broker, so a door, a broker and a client can all use it.
 """
 
-from lanner.calls.asking import ANONYMOUS, Answer, Asker, Bulk, Identity
+from lanner.calls.asking import ANONYMOUS, Answer, Asker, Bulk, Connection, Identity
 from lanner.calls.rows import Action, Fresh, Part, Repeat, Row, Where
 from lanner.calls.table import ROWS, row_of
 from lanner.wire.messages import Call
@@ -18,6 +18,7 @@ __all__ = [
     "Asker",
     "Bulk",
     "Call",
+    "Connection",
     "Fresh",
     "Identity",
     "Part",

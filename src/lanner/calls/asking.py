@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from lanner.wire.messages import AnswerT, Call
 
 Bulk = Sequence[bytes | memoryview]
+
+
+class Connection(Protocol):
+    """What a call came by."""
+
+    @property
+    def number(self) -> int:
+        """No other connection of the broker has had it."""
+
+    def note(self, call: Call[Any]) -> None:
+        """Remember which group the call uses, if it uses one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +28,7 @@ class Identity:
 
     name: str
     door: str = ""
+    connection: Connection | None = field(default=None, compare=False, repr=False)  # None: it came by another broker
 
 
 ANONYMOUS: Final = Identity("anonymous")

@@ -32,6 +32,7 @@ from lanner.wire.administration import (
     TopicDescription,
 )
 from lanner.wire.cluster import PartitionsDescription
+from lanner.wire.members import ClaimedPartitions, ClaimPartitions
 from lanner.wire.messages import (
     Commit,
     Committed,
@@ -136,7 +137,8 @@ def commit_partitions(call: Commit) -> Sequence[int]:
 
 
 def commit_narrow(call: Commit, mine: Sequence[int]) -> Commit:
-    return replace(call, offsets={partition: call.offsets[partition] for partition in mine})
+    metadata = {partition: call.metadata[partition] for partition in mine if partition in call.metadata}
+    return replace(call, offsets={partition: call.offsets[partition] for partition in mine}, metadata=metadata)
 
 
 def commit_identify(call: Commit, name: str, number: int) -> Commit:
@@ -146,7 +148,15 @@ def commit_identify(call: Commit, name: str, number: int) -> Commit:
 
 def committed_merge(call: Committed, parts: Sequence[Part[Committed, CommittedReply]]) -> Answer[CommittedReply]:
     offsets = sorted(item for part in parts for item in part.answer.control.offsets.items())
-    return Answer(CommittedReply(dict(offsets)))
+    metadata = sorted(item for part in parts for item in part.answer.control.metadata.items())
+    return Answer(CommittedReply(dict(offsets), dict(metadata)))
+
+
+def claimed_merge(
+    call: ClaimPartitions, parts: Sequence[Part[ClaimPartitions, ClaimedPartitions]]
+) -> Answer[ClaimedPartitions]:
+    found = [one for part in parts for one in part.answer.control.partitions]
+    return Answer(ClaimedPartitions(sorted(found, key=lambda one: one.partition)))
 
 
 def offsets_merge(call: Offsets, parts: Sequence[Part[Offsets, OffsetsReply]]) -> Answer[OffsetsReply]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lanner.calls import merging
+from lanner.calls import member_rows, merging
 from lanner.calls.rows import Fresh, Repeat, Row, Where, always, as_it_is, its_name, its_partition, its_topic, its_wait
 from lanner.wire import administration, cluster, dead, messages, staging
 from lanner.wire.messages import AnswerT, Call, Command
@@ -52,10 +52,10 @@ POLL: Final = Row(
     waits=its_wait,
     sizes=lambda polled: [batch.size for batch in polled.batches],
 )
-GLANCE: Final = Row(
-    command=Command.GLANCE,
-    call=messages.Glance,
-    answer=messages.Glanced,
+BEST_PRIORITY: Final = Row(
+    command=Command.BEST_PRIORITY,
+    call=messages.BestPriority,
+    answer=messages.BestPriorityFound,
     action="consume",
     topics=its_topic,
     where=_LEADERS,
@@ -461,7 +461,7 @@ FORGET: Final = Row(
 )
 
 ROWS: Final[Mapping[type[Call[Any]], Row[Any, Any]]] = {
-    row.call: row for row in list(globals().values()) if isinstance(row, Row)
+    row.call: row for row in (*globals().values(), *vars(member_rows).values()) if isinstance(row, Row)
 }
 
 

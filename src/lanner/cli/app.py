@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from lanner.cli import (
     archive,
     audit,
     bench,
     brokers,
+    clients,
     cluster,
     dead,
     dev,
@@ -20,6 +24,7 @@ from lanner.cli import (
     messages,
     partitions,
     pipeline,
+    proxy,
     replay,
     report,
     settings,
@@ -28,10 +33,20 @@ from lanner.cli import (
     up,
     version,
 )
+from lanner.cli.options import SERVERS_VARIABLE
 from lanner.cli.screen import Screen
+
+
+class Commands(TyperGroup):
+    """All commands: what goes wrong in any of them is one line, and a reader that has gone is no failure."""
+
+    def invoke(self, ctx: Any) -> Any:
+        return Screen("--json" in sys.argv).guard(partial(super().invoke, ctx))
+
 
 app = typer.Typer(
     name="lanner",
+    cls=Commands,
     help="Lanner, a durable message queue with priorities. Start with: lanner up, or lanner dev for three brokers",
     no_args_is_help=True,
     rich_markup_mode=None,  # rich help would double the time to the first line
@@ -42,20 +57,44 @@ app = typer.Typer(
 
 @app.callback()
 def lanner(
+    context: typer.Context,
+    servers: Annotated[
+        str,
+        typer.Option(
+            "--servers",
+            "--server",
+            "-s",
+            help="Broker addresses for the command; it may have them behind it, too.",
+            metavar="ADDRESSES",
+        ),
+    ] = "",
     shown: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=version.show_and_end, help="Show the version and exit."),
     ] = False,
-) -> None: ...
+) -> None:
+    if servers:  # for whatever command comes; one that is given its own goes by that
+        before = os.environ.get(SERVERS_VARIABLE)
+        os.environ[SERVERS_VARIABLE] = servers
+        context.call_on_close(partial(_put_back, before))
+
+
+def _put_back(servers: str | None) -> None:
+    if servers is None:
+        del os.environ[SERVERS_VARIABLE]
+    else:
+        os.environ[SERVERS_VARIABLE] = servers
 
 
 app.command("up")(up.up)
 app.command("dev")(dev.dev)
+app.command("proxy")(proxy.proxy)
 app.command("publish")(messages.publish)
 app.command("consume")(messages.consume)
 app.command("peek")(messages.peek)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
+app.add_typer(clients.app, name="client")
 app.add_typer(dead.app, name="dlq")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(brokers.app, name="broker")

@@ -99,12 +99,12 @@ class Narrator:
             ["broker", "process", "native", "REST", "gRPC", "log"],
             [
                 (
-                    child.place.name,
+                    child.broker.name,
                     str(child.pid),
-                    child.place.native,
-                    f"http://{child.place.http}",
-                    child.place.grpc,
-                    child.place.log,
+                    child.broker.native,
+                    f"http://{child.broker.http}",
+                    child.broker.grpc,
+                    child.broker.log,
                 )
                 for child in children
             ],
@@ -113,7 +113,7 @@ class Narrator:
     def waiting(self, children: Sequence[Child]) -> None:
         if self._screen.as_json:
             return
-        text = ", ".join(f"{child.place.name} {child.state}" for child in children)
+        text = ", ".join(f"{child.broker.name} {child.state}" for child in children)
         if sys.stdout.isatty():
             if self._status is None:
                 self._status = self._screen.console.status("")
@@ -127,12 +127,12 @@ class Narrator:
             self._quiet()
             for child in children:
                 if child.state != "ready":
-                    self._say(f"{child.place.name} is not ready yet; the end of {child.place.log}:", "yellow")
-                    typer.echo("\n".join(f"  {line}" for line in child.place.log_tail(5)))
+                    self._say(f"{child.broker.name} is not ready yet; the end of {child.broker.log}:", "yellow")
+                    typer.echo("\n".join(f"  {line}" for line in child.broker.log_tail(5)))
 
     def ready(self, children: Sequence[Child], seen: ClusterDescription) -> None:
         self._ready = True
-        servers = ",".join(child.place.native for child in children)
+        servers = ",".join(child.broker.native for child in children)
         if self._screen.as_json:
             self._event(
                 "ready",
@@ -153,14 +153,14 @@ class Narrator:
 
     def died(self, child: Child, restart_seconds: float | None) -> None:
         if self._screen.as_json:
-            details = {"ending": child.ending, "restart_seconds": restart_seconds, "log_tail": child.place.log_tail()}
+            details = {"ending": child.ending, "restart_seconds": restart_seconds, "log_tail": child.broker.log_tail()}
             self._event("died", **_described(child), **details)
             return
         self._quiet()
         self._say(
-            f"{child.place.name} (process {child.pid}) died: {child.ending}. The end of {child.place.log}:", "red"
+            f"{child.broker.name} (process {child.pid}) died: {child.ending}. The end of {child.broker.log}:", "red"
         )
-        typer.echo("\n".join(f"  {line}" for line in child.place.log_tail()))
+        typer.echo("\n".join(f"  {line}" for line in child.broker.log_tail()))
         if restart_seconds is None:
             typer.echo(
                 "The others go on. To bring it back: Ctrl-C and the same command again, or begin with --restart."
@@ -172,13 +172,15 @@ class Narrator:
         if self._screen.as_json:
             self._event("restarted", **_described(child))
         else:
-            self._say(f"{child.place.name} runs again, as process {child.pid}.", "green")
+            self._say(f"{child.broker.name} runs again, as process {child.pid}.", "green")
 
     def removed(self, child: Child) -> None:
         if self._screen.as_json:
             self._event("removed", **_described(child))
         else:
-            text = f"{child.place.name} was removed from the cluster and is stopped; {child.place.data} can be deleted."
+            text = (
+                f"{child.broker.name} was removed from the cluster and is stopped; {child.broker.data} can be deleted."
+            )
             self._say(text, "yellow")
 
     def stopping(self) -> None:
@@ -189,7 +191,7 @@ class Narrator:
             typer.echo("\nStopping; Ctrl-C again does not wait.")
 
     def stopped(self, killed: Sequence[Child]) -> None:
-        names = [child.place.name for child in killed]
+        names = [child.broker.name for child in killed]
         if self._screen.as_json:
             self._event("stopped", killed=names)
             return
@@ -213,13 +215,13 @@ class Narrator:
 
 
 def _described(child: Child) -> dict[str, Any]:
-    place = child.place
+    broker = child.broker
     return {
-        "name": place.name,
+        "name": broker.name,
         "pid": child.pid,
-        "native": place.native,
-        "http": f"http://{place.http}",
-        "grpc": place.grpc,
-        "data": str(place.data),
-        "log": str(place.log),
+        "native": broker.native,
+        "http": f"http://{broker.http}",
+        "grpc": broker.grpc,
+        "data": str(broker.data),
+        "log": str(broker.log),
     }

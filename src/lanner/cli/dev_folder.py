@@ -36,7 +36,7 @@ _OWN_VARIABLES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocalBroker:
     """Where one broker of a local cluster is."""
 
     number: int
@@ -118,28 +118,28 @@ class DevFolder:
     removed: list[int] = field(default_factory=list)
 
     @property
-    def places(self) -> list[Place]:
+    def brokers(self) -> list[LocalBroker]:
         """The brokers that belong to the cluster, founders first."""
         numbers = [*range(1, self.founders + 1), *self.joined]
-        return [Place(number, self.path, self.port) for number in numbers if number not in self.removed]
+        return [LocalBroker(number, self.path, self.port) for number in numbers if number not in self.removed]
 
     @property
     def founded(self) -> bool:
         """Whether some founder has recorded the cluster; before that, nothing about it is settled."""
-        return any(Place(number, self.path, self.port).belongs for number in range(1, self.founders + 1))
+        return any(LocalBroker(number, self.path, self.port).belongs for number in range(1, self.founders + 1))
 
     @property
-    def newcomers(self) -> list[Place]:
+    def newcomers(self) -> list[LocalBroker]:
         """Brokers that ask to be let in: the others must be up for that."""
-        return [place for place in self.places if place.number > self.founders and not place.belongs]
+        return [broker for broker in self.brokers if broker.number > self.founders and not broker.belongs]
 
-    def command(self, place: Place) -> list[str]:
-        words = ["--data", str(place.data), "--name", place.name, "--native", place.native, "--http", place.http]
-        words += ["--grpc", place.grpc]
-        others = [other for other in self.places if other.number != place.number]
-        founders = [Place(number, self.path, self.port) for number in range(1, self.founders + 1)]
-        is_replaced = not place.belongs and any(other.belongs for other in others)
-        if place.number > self.founders or (is_replaced and not any(one in others for one in founders)):
+    def command(self, broker: LocalBroker) -> list[str]:
+        words = ["--data", str(broker.data), "--name", broker.name, "--native", broker.native, "--http", broker.http]
+        words += ["--grpc", broker.grpc]
+        others = [other for other in self.brokers if other.number != broker.number]
+        founders = [LocalBroker(number, self.path, self.port) for number in range(1, self.founders + 1)]
+        is_replaced = not broker.belongs and any(other.belongs for other in others)
+        if broker.number > self.founders or (is_replaced and not any(one in others for one in founders)):
             words += ["--join", ",".join(other.native for other in [one for one in others if one.belongs] or others)]
         elif self.founders > 1:
             words += ["--seeds", ",".join(one.native for one in founders)]
@@ -148,9 +148,9 @@ class DevFolder:
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
 
-    def forget(self, place: Place) -> None:
+    def forget(self, broker: LocalBroker) -> None:
         """A broker was removed from the cluster."""
-        self.removed.append(place.number)
+        self.removed.append(broker.number)
         self.save()
 
     def save(self) -> None:
@@ -209,7 +209,7 @@ def open_folder(path: Path, nodes: int | None, port: int | None) -> DevFolder:
 
 
 def _resize(folder: DevFolder, nodes: int | None) -> None:
-    present = folder.places
+    present = folder.brokers
     if nodes is None or nodes == len(present):
         return
     if nodes < len(present):
@@ -225,7 +225,7 @@ def _resize(folder: DevFolder, nodes: int | None) -> None:
 
 
 def _check(folder: DevFolder) -> None:
-    highest = max(place.number for place in folder.places)
+    highest = max(broker.number for broker in folder.brokers)
     if highest > NODES_MAX:
         raise ValidationError(
             f"node-{highest} would be one too many: a folder has room for brokers 1 to {NODES_MAX}, removed ones "

@@ -68,7 +68,7 @@ async def run(screen: Screen, servers: str, wish: Wish) -> None:
         screen.say(f"{name} was removed from the cluster and has ended; its data can go.", {"event": "removed"})
         return
     if ended is not None:
-        raise ServiceUnavailable(f"{wish.name or 'the broker'} ended with code {ended}; its last words are above")
+        raise ServiceUnavailable(f"{wish.name or 'the broker'} ended with code {ended}; what it said last is above")
     screen.say("Stopped; everything acknowledged is on disk.", {"event": "stopped"})
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from lanner.cli.dev_folder import DevFolder, Place
+from lanner.cli.dev_folder import DevFolder, LocalBroker
 from lanner.cli.screen import EXIT_REMOVED
 from lanner.errors import LannerError, ServiceUnavailable
 
@@ -38,14 +38,14 @@ _PR_SET_PDEATHSIG: Final = 1
 class Child:
     """One broker's process."""
 
-    def __init__(self, place: Place, command: Sequence[str], environment: dict[str, str]) -> None:
-        self.place = place
+    def __init__(self, broker: LocalBroker, command: Sequence[str], environment: dict[str, str]) -> None:
+        self.broker = broker
         self.state = "starting"
         self.told = False  # its death was reported
         self.leaving = False  # it was asked to end
         self.began = time.monotonic()
-        place.folder.mkdir(parents=True, exist_ok=True)
-        with place.log.open("ab") as log:
+        broker.folder.mkdir(parents=True, exist_ok=True)
+        with broker.log.open("ab") as log:
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
@@ -113,7 +113,7 @@ class LocalBrokers:
         self._children: dict[str, Child] = {}
         self._restart_at: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
-        self._members = {place.name for place in folder.places if place.belongs}  # seen in the cluster at some time
+        self._members = {broker.name for broker in folder.brokers if broker.belongs}  # seen in the cluster at some time
         self._missing: set[str] = set()
         self._asked_at = 0.0
         self._stop = asyncio.Event()
@@ -133,12 +133,12 @@ class LocalBrokers:
         self._stop.set()
 
     async def run(self) -> None:
-        places = self._folder.places
-        for place in places:
-            place.check_ports()
+        brokers = self._folder.brokers
+        for broker in brokers:
+            broker.check_ports()
         newcomers = self._folder.newcomers
         try:
-            self._start([place for place in places if place not in newcomers])
+            self._start([broker for broker in brokers if broker not in newcomers])
             following = asyncio.create_task(self._follow(newcomers))
             try:
                 while not self._stop.is_set():
@@ -152,14 +152,14 @@ class LocalBrokers:
         finally:
             await self._stop_all()
 
-    def _start(self, places: Sequence[Place]) -> None:
-        for place in places:
-            self._spawn(place)
-        self._teller.starting([self._children[place.name] for place in places])
+    def _start(self, brokers: Sequence[LocalBroker]) -> None:
+        for broker in brokers:
+            self._spawn(broker)
+        self._teller.starting([self._children[broker.name] for broker in brokers])
 
-    def _spawn(self, place: Place) -> Child:
-        child = Child(place, self._folder.command(place), self._folder.environment())
-        self._children[place.name] = child
+    def _spawn(self, broker: LocalBroker) -> Child:
+        child = Child(broker, self._folder.command(broker), self._folder.environment())
+        self._children[broker.name] = child
         return child
 
     # ------------------------------------------------------------------ deaths
@@ -174,18 +174,18 @@ class LocalBrokers:
             elif not child.told:
                 self._report(child, now)
             elif self._restart and self._restart_at[name] <= now:
-                self._teller.restarted(self._spawn(child.place))
+                self._teller.restarted(self._spawn(child.broker))
         if not self._restart and not any(child.running for child in self._children.values()):
             raise ServiceUnavailable(f"every broker has ended; what they said is in {self._folder.path}/node-*.log")
 
     def _report(self, child: Child, now: float) -> None:
         child.told = True
         child.state = "ended"
-        name = child.place.name
+        name = child.broker.name
         if not self._folder.founded and not self._restart:
             raise ServiceUnavailable(
                 f"{name} ended ({child.ending}) before the cluster was founded, which needs all brokers. The end of "
-                f"{child.place.log}:\n" + "\n".join(child.place.log_tail())
+                f"{child.broker.log}:\n" + "\n".join(child.broker.log_tail())
             )
         pause = None
         if self._restart:
@@ -197,7 +197,7 @@ class LocalBrokers:
 
     # ------------------------------------------------------------------ what the cluster says of itself
 
-    async def _follow(self, newcomers: Sequence[Place]) -> None:
+    async def _follow(self, newcomers: Sequence[LocalBroker]) -> None:
         seen = await self._until_ready()
         if newcomers:
             self._start(newcomers)
@@ -221,12 +221,12 @@ class LocalBrokers:
         """How each broker that knows who leads sees the cluster; lets go of those that the cluster has let go of."""
         running = [child for child in self.children if child.running and not child.leaving]
         found = await asyncio.gather(*(self._probe(child) for child in running))
-        views = {child.place.name: seen for child, seen in zip(running, found, strict=True) if seen is not None}
+        views = {child.broker.name: seen for child, seen in zip(running, found, strict=True) if seen is not None}
         names = {viewer: {broker.name for broker in seen.brokers} for viewer, seen in views.items()}
         missing = {
-            child.place.name
+            child.broker.name
             for child in self.children
-            if child.place.name in self._members and _is_missing(child.place.name, names)
+            if child.broker.name in self._members and _is_missing(child.broker.name, names)
         }
         for name in missing & self._missing:  # twice: one may have looked before the other had heard
             self._let_go(name)
@@ -239,16 +239,16 @@ class LocalBrokers:
         if not child.leaving:
             child.send(signal.SIGTERM)
             child.state = "removed"
-            self._folder.forget(child.place)
+            self._folder.forget(child.broker)
             self._teller.removed(child)
 
     async def _probe(self, child: Child) -> ClusterDescription | None:
         """What a broker says of the cluster, if it belongs to one that somebody leads."""
         try:
-            seen = await _describe(child.place.native)
+            seen = await _describe(child.broker.native)
         except LannerError:
             return None
-        own = next((broker for broker in seen.brokers if broker.name == child.place.name), None)
+        own = next((broker for broker in seen.brokers if broker.name == child.broker.name), None)
         if not seen.metadata_leader or own is None:
             child.state = "electing"
             return None

@@ -125,6 +125,14 @@ def consume(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until Ctrl-C.")] = False,
     values: Annotated[bool, typer.Option("--values", help="Print only the values.")] = False,
     latest: Annotated[bool, typer.Option("--latest", help="A new group begins at the end, not at the start.")] = False,
+    assignor: Annotated[
+        str | None,
+        typer.Option(
+            "--assignor",
+            help="Join the group as a member with partitions of its own: sticky, range or round_robin. Without it all "
+            "consumers of a group share every partition.",
+        ),
+    ] = None,
     servers: Servers = SERVERS_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -141,7 +149,7 @@ def consume(
     async def work(queue: Queue) -> int:
         shown = 0
         start = "latest" if latest else "earliest"
-        async with queue.consumer(topic, group, start=start, auto_extend=True) as consumer:
+        async with queue.consumer(topic, group, start=start, auto_extend=True, assignor=assignor) as consumer:
             while count is None or shown < count:
                 wanted = 100 if count is None else min(100, count - shown)
                 batch = await consumer.poll(wanted, _FOLLOW_WAIT_MS if follow else _DRAIN_WAIT_MS)

@@ -6,8 +6,10 @@ import base64
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -24,6 +26,7 @@ Result = TypeVar("Result")
 EXIT_REMOVED: Final = 3  # of `lanner up`: the cluster has let go of this broker; starting it again changes nothing
 EXIT_DAMAGED: Final = 4  # of `lanner up`: what is on disk is damaged; starting it again changes nothing
 EXIT_DIFFERENT: Final = 3  # of `lanner audit`: it was done, and not everything is as it should be
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 _WIDE = 1_000
 _NARROW_COLUMN: Final = 8  # a column that is narrower than this and than its words is no longer read
 _BETWEEN_COLUMNS: Final = 3
@@ -42,8 +45,12 @@ class Screen:
         if self._console is None:
             from rich.console import Console
 
+            class Quiet(Console):
+                def on_broken_pipe(self) -> None:
+                    raise BrokenPipeError  # rich would end with an error; `guard` knows better
+
             # A table in a file or a pipe has no edge of a screen to keep to.
-            self._console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
+            self._console = Quiet(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
         return self._console
 
     def document(self, value: Any) -> None:
@@ -126,15 +133,28 @@ class Screen:
         self.guard(lambda: need(extra, what))
 
     def with_queue(self, servers: str, work: Callable[[Queue], Awaitable[Result]]) -> Result:
-        """Run something over a connection to the brokers."""
+        """Run something over a connection to the brokers. SIGTERM ends it in order, as Ctrl-C does: what it holds goes
+        back, and a member leaves its group."""
+        import asyncio
+
         from lanner.client import connect
         from lanner.net.loop import run
 
         async def connected() -> Result:
+            task = asyncio.current_task()
+            assert task is not None
+            with suppress(NotImplementedError, ValueError):  # where there are no signals, or in another thread
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
             async with connect(servers, client_name="lanner-cli") as queue:
                 return await work(queue)
 
-        return self.guard(lambda: run(connected()))
+        def until_told() -> Result:
+            try:
+                return run(connected())
+            except asyncio.CancelledError:
+                raise typer.Exit(EXIT_TERMINATED) from None
+
+        return self.guard(until_told)
 
     def confirm(self, question: str, yes: bool) -> None:
         """Ask before something that cannot be undone; where nobody can answer, --yes must have."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -65,7 +65,7 @@ def list_all(servers: Servers = SERVERS_DEFAULT, as_json: AsJson = False) -> Non
                     _known(row["bytes"], bytes_text),
                     " ".join(f"{group}:{count_text(lag)}" for group, lag in row["lag"].items()) or "-",
                     row["partitions"],
-                    row["replicas"],
+                    _known(row["replicas"], str),
                     _leaders_text(row),
                 )
                 for row in rows
@@ -77,8 +77,8 @@ async def _rows(queue: Queue) -> list[dict[str, Any]]:
     import asyncio
 
     known = await queue.admin.cluster()
-    names = broker_names(known)
-    rows = [_listed(topic, names) for topic in sorted(known.topics, key=lambda topic: topic.name)]
+    places = await _places(queue, known.topics, broker_names(known))
+    rows = [_listed(topic, places) for topic in sorted(known.topics, key=lambda topic: topic.name)]
     asking = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def ask(row: dict[str, Any]) -> None:
@@ -96,22 +96,49 @@ async def _rows(queue: Queue) -> list[dict[str, Any]]:
     return rows
 
 
-def _known(value: int | None, text: Callable[[float], str]) -> Any:
+class Places(NamedTuple):
+    """Who leads and who has a copy, by topic and partition; what nobody told is left out."""
+
+    names: dict[str, str]  # of brokers, by node id
+    leaders: dict[tuple[str, int], str]  # empty: none
+    replicas: dict[tuple[str, int], list[str]]
+
+
+async def _places(queue: Queue, found: Sequence[TopicInfo], names: dict[str, str], topic: str | None = None) -> Places:
+    """A proxy says that it leads everything, and tells of no replicas: then the brokers behind it are asked."""
+    import asyncio
+
+    parts = [(info.name, part) for info in found for part in info.partitions]
+    if all(part.replicas for _, part in parts):
+        leaders = {(name, part.id): part.leader for name, part in parts}
+        return Places(names, leaders, {(name, part.id): part.replicas for name, part in parts})
+    places = Places(names, {}, {})
+    with contextlib.suppress(LannerError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            for row in await queue.admin.describe_partitions(topic):
+                places.leaders[row.topic, row.partition] = row.leader
+                places.replicas[row.topic, row.partition] = [one.node_id for one in row.replicas]
+                names.update({one.node_id: one.name or one.node_id[:8] for one in row.replicas})
+    return places
+
+
+def _known(value: int | None, text: Callable[[int], str]) -> Any:
     return coloured("unknown", "red") if value is None else text(value)
 
 
-def _listed(topic: TopicInfo, names: dict[str, str]) -> dict[str, Any]:
+def _listed(topic: TopicInfo, places: Places) -> dict[str, Any]:
     leaders: dict[str, int] = {}
     for part in topic.partitions:
-        if part.leader:
-            name = names.get(part.leader, part.leader)
+        if leader := places.leaders.get((topic.name, part.id)):
+            name = places.names.get(leader, leader)
             leaders[name] = leaders.get(name, 0) + 1
+    told = [places.replicas.get((topic.name, part.id)) for part in topic.partitions]
     return {
         "name": topic.name,
         "partitions": len(topic.partitions),
-        "replicas": max((len(part.replicas) or 1 for part in topic.partitions), default=0),
+        "replicas": None if None in told else max((len(one or ()) or 1 for one in told), default=0),
         "leaders": dict(sorted(leaders.items())),
-        "leaderless": sum(not part.leader for part in topic.partitions),
+        "leaderless": sum(not places.leaders.get((topic.name, part.id), part.leader) for part in topic.partitions),
         "messages": None,
         "bytes": None,
         "lag": {},
@@ -121,6 +148,8 @@ def _listed(topic: TopicInfo, names: dict[str, str]) -> dict[str, Any]:
 def _leaders_text(row: dict[str, Any]) -> Any:
     if row["leaderless"]:
         return coloured(f"{row['leaderless']} partitions have no leader", "red")
+    if not row["leaders"]:
+        return coloured("unknown", "red")
     return " ".join(f"{name}:{count}" for name, count in row["leaders"].items())
 
 
@@ -130,16 +159,18 @@ def show(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = Fal
     """Show a topic's settings and partitions, who leads them and who has copies."""
     screen = Screen(as_json)
 
-    async def work(queue: Queue) -> tuple[TopicDescription, MetadataReply]:
-        return await queue.admin.describe(topic), await queue.admin.cluster()
+    async def work(queue: Queue) -> tuple[TopicDescription, Places]:
+        known, cluster = await queue.admin.describe(topic), await queue.admin.cluster()
+        found = [one for one in cluster.topics if one.name == topic]
+        return known, await _places(queue, found, broker_names(cluster), topic)
 
-    known, metadata = screen.with_queue(servers, work)
-    names, replicas = broker_names(metadata), _replicas(metadata, topic)
+    known, (names, _, replicas) = screen.with_queue(servers, work)
     if as_json:
         document = described(known)
         for part in document["partitions"]:
+            holders = replicas.get((topic, part["id"]))
             part["leader_name"] = names.get(part["leader"], "")
-            part["replicas"] = [names.get(node_id, node_id) for node_id in replicas.get(part["id"], ())]
+            part["replicas"] = None if holders is None else [names.get(node_id, node_id) for node_id in holders]
         screen.document(document)
         return
     screen.facts({name: _plain(value) for name, value in known.settings.items()})
@@ -149,7 +180,7 @@ def show(topic: Topic, servers: Servers = SERVERS_DEFAULT, as_json: AsJson = Fal
             (
                 part.id,
                 names.get(part.leader, part.leader[:8]) if part.leader else coloured("none", "red"),
-                " ".join(names.get(node_id, node_id[:8]) for node_id in replicas.get(part.id, ())) or "-",
+                _holders_text(replicas.get((topic, part.id)), names),
                 part.first_offset,
                 part.end_offset,
                 sum(part.depth.values()),
@@ -176,9 +207,10 @@ def broker_names(metadata: MetadataReply) -> dict[str, str]:
     return {broker.node_id: broker.name or broker.node_id[:8] for broker in metadata.brokers}
 
 
-def _replicas(metadata: MetadataReply, topic: str) -> dict[int, list[str]]:
-    found = next((one for one in metadata.topics if one.name == topic), None)
-    return {} if found is None else {part.id: part.replicas for part in found.partitions}
+def _holders_text(holders: list[str] | None, names: dict[str, str]) -> Any:
+    if holders is None:
+        return coloured("unknown", "red")
+    return " ".join(names.get(node_id, node_id[:8]) for node_id in holders) or "-"
 
 
 @app.command("set")

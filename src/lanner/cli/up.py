@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -144,7 +146,7 @@ def up(
     _run(context, screen)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
@@ -155,11 +157,11 @@ def settings_of(context: typer.Context) -> BrokerSettings:
     given: dict[str, Any] = {}
     for name, value in context.params.items():
         if name not in _NO_SETTINGS:
-            given[_FIELDS.get(name, name)] = _listed(value) if name in _LISTS else value
+            given[_FIELDS.get(name, name)] = listed(value) if name in _LISTS else value
     try:
         return BrokerSettings(**given)
     except ValidationError as error:
-        raise _blamed(context, error) from error
+        raise blamed(context, error, _FIELDS) from error
 
 
 def variables_of(context: typer.Context) -> set[str]:
@@ -167,18 +169,23 @@ def variables_of(context: typer.Context) -> set[str]:
     return {SERVERS_VARIABLE, *(str(parameter.envvar) for parameter in context.command.params if parameter.envvar)}
 
 
-def _blamed(context: typer.Context, error: ValidationError) -> ValidationError:
-    """The same, with the place that the setting was given at."""
+def warn_of_unread(context: typer.Context) -> None:
+    """Say in the log which variables look like settings and are none."""
+    for variable, meant in unread_variables(variables_of(context), os.environ):
+        if meant:
+            logging.warning("the variable %s is not read; did you mean %s?", variable, meant)
+
+
+def blamed(context: typer.Context, error: ValidationError, fields: Mapping[str, str]) -> ValidationError:
+    """The same, with the place that the setting was given at; `fields` are settings that options call otherwise."""
     field = str(error.details.get("field", ""))
-    name = next((option for option, setting in _FIELDS.items() if setting == field), field)
+    name = next((option for option, setting in fields.items() if setting == field), field)
     origin = origin_of(context, name) if name in context.params else ""
     return ValidationError(f"{origin}: {error.message}", **error.details, origin=origin) if origin else error
 
 
 def _run(context: typer.Context, screen: Screen) -> None:
     def work() -> LannerError | None:
-        import logging
-
         from lanner.net.loop import run
         from lanner.server import serve
 
@@ -188,13 +195,11 @@ def _run(context: typer.Context, screen: Screen) -> None:
             _tell(screen, server)
 
         settings = settings_of(context)
-        for variable, meant in unread_variables(variables_of(context), os.environ):
-            if meant:
-                logging.warning("the variable %s is not read; did you mean %s?", variable, meant)
+        warn_of_unread(context)
         try:
             return run(serve(settings, started))
         except ValidationError as error:
-            raise _blamed(context, error) from error
+            raise blamed(context, error, _FIELDS) from error
         except (BrokerRemoved, StorageDamaged) as error:
             return error
 
@@ -214,9 +219,9 @@ def _run(context: typer.Context, screen: Screen) -> None:
 
 
 def _tell(screen: Screen, server: Server) -> None:
-    http_url = f"http://{_shown(server.http_address)}" if server.http_address else None
-    native_address = _shown(server.native_address) if server.native_address else None
-    grpc_address = _shown(server.grpc_address) if server.grpc_address else None
+    http_url = f"http://{shown(server.http_address)}" if server.http_address else None
+    native_address = shown(server.native_address) if server.native_address else None
+    grpc_address = shown(server.grpc_address) if server.grpc_address else None
     data, node = server.settings.data, server.node
     if screen.as_json:
         doors = {"http": http_url, "native": native_address, "grpc": grpc_address}
@@ -242,6 +247,6 @@ def _tell(screen: Screen, server: Server) -> None:
     typer.echo("\nCtrl-C stops it; nothing acknowledged is lost.")
 
 
-def _shown(address: tuple[str, int]) -> str:
+def shown(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -17,9 +17,10 @@ from msgspec import structs
 
 from lanner import limits
 from lanner.batch import decode
+from lanner.client.arguments import moment_ms
 from lanner.client.brokers import Brokers
-from lanner.client.intake import moment_ms
 from lanner.client.leaders import Leaders
+from lanner.client.member_admin import MemberAdmin
 from lanner.client.routing import Routing
 from lanner.client.transaction_admin import TransactionAdmin
 from lanner.errors import LannerError, NotFoundError, ServiceUnavailable, TopicExists, ValidationError
@@ -92,7 +93,7 @@ class DeadMessages(NamedTuple):
     next: tuple[int, int] | None = None  # where the next page begins (partition, offset); None: that was all
 
 
-class Admin(TransactionAdmin):
+class Admin(TransactionAdmin, MemberAdmin):
     """Reached as `queue.admin`."""
 
     def __init__(self, session: Brokers, routing: Routing) -> None:
@@ -169,22 +170,7 @@ class Admin(TransactionAdmin):
         give its `next` as `after` to go on."""
         request = Peek(check_name(topic, "topic"), partition, offset, max_messages, max_bytes, after=after)
         reply, _ = await self._session.request(Command.PEEK, request, Peeked)
-        page = Looked(
-            Message(
-                topic,
-                found.partition,
-                found.offset,
-                found.value,
-                found.key,
-                found.headers,
-                found.priority,
-                found.append_ms,
-                found.producer_timestamp_ms,
-                found.deliver_at_ms,
-                found.expires_at_ms,
-            )
-            for found in reply.messages
-        )
+        page = Looked(found.of_topic(topic) for found in reply.messages)
         page.next = reply.next
         return page
 
@@ -213,8 +199,12 @@ class Admin(TransactionAdmin):
         to: str | None = None,
         offsets: Mapping[int, int] | None = None,
         time: int | datetime | None = None,
+        force: bool = False,
     ) -> None:
-        """Move a group: to "earliest" or "latest", to offsets by partition, or to a time. Its leases there end."""
+        """Move a group: to "earliest" or "latest", to offsets by partition, or to a time. Its leases there end.
+
+        While a group of readers has members that is refused (GroupInUse, MembershipRequired), unless by force.
+        """
         if sum(choice is not None for choice in (to, offsets, time)) != 1:
             raise ValidationError("give exactly one of to, offsets and time", field="to")
         name = _group_name(topic, group)
@@ -224,6 +214,7 @@ class Admin(TransactionAdmin):
             None if offsets is None else dict(offsets),
             None if time is None else moment_ms(time, "time"),
             to,
+            force=force,
         )
         await self._session.request(Command.SEEK, request, Empty)
 

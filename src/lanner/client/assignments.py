@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-Place = tuple[int, int]  # incarnation of the topic, partition
+from lanner.model import TopicPartitionId
+
 Seen = tuple[int, int]  # number of the group, generation
 
 
@@ -32,7 +33,7 @@ class Granted(NamedTuple):
     grant: int
 
     @property
-    def place(self) -> Place:
+    def partition_id(self) -> TopicPartitionId:
         return self.incarnation, self.partition
 
 
@@ -64,7 +65,7 @@ class Assignments:
     def __init__(self) -> None:
         self.seen: Seen = (0, 0)
         self.phases: dict[Granted, Phase] = {}
-        self._released: dict[Place, Seen] = {}  # the highest (number, grant) that was given up
+        self._released: dict[TopicPartitionId, Seen] = {}  # the highest (number, grant) that was given up
         self._releases: list[Granted] = []
 
     @property
@@ -118,7 +119,7 @@ class Assignments:
         """Give a partition up, once its last commit was answered. This grant is never used again."""
         self.phases.pop(one, None)
         key = self.seen[0], one.grant
-        self._released[one.place] = max(self._released.get(one.place, (0, 0)), key)
+        self._released[one.partition_id] = max(self._released.get(one.partition_id, (0, 0)), key)
         if one not in self._releases:
             self._releases.append(one)
 
@@ -129,4 +130,4 @@ class Assignments:
         return had
 
     def _is_over(self, one: Granted) -> bool:
-        return self._released.get(one.place, (0, 0)) >= (self.seen[0], one.grant)
+        return self._released.get(one.partition_id, (0, 0)) >= (self.seen[0], one.grant)

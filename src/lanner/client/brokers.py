@@ -87,6 +87,10 @@ class Brokers:
         return self._closed
 
     @property
+    def client_name(self) -> str:
+        return self._client_name
+
+    @property
     def are_several(self) -> bool:
         return len(self._known) > 1
 
@@ -276,7 +280,8 @@ class Brokers:
         attempt_ms: float = ATTEMPT_MS,
         repeatable: bool = True,
     ) -> tuple[ControlT, memoryview]:
-        """Ask any broker and wait. What is `repeatable` is asked again, until the deadline, where that can help."""
+        """Ask any broker and wait. What is `repeatable` is asked again, until the deadline, where that can help. Each
+        broker has twice the time that the one before it had, as all of them may be slow."""
         self.check_open()
         deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         backoff = Backoff()
@@ -296,6 +301,8 @@ class Brokers:
                 raise outcome
             if isinstance(outcome, DeadlineExceeded) and not bounded:
                 raise outcome
+            if isinstance(outcome, DeadlineExceeded):
+                attempt_ms *= 2
             if not isinstance(outcome, TransactionBusy):  # which every broker would say
                 failed.add(session)
             pause_s = backoff.pause_until(deadline, self._loop.time(), outcome.retry_after_ms)

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from lanner import limits
+from lanner.client.arguments import check_bound
 from lanner.client.brokers import Brokers
-from lanner.client.intake import check_bound
 from lanner.client.routing import Routing
 from lanner.client.session import Session
 from lanner.client.stages import Staged
@@ -68,7 +68,7 @@ _ATTEMPTS_PER_CALL: Final = 16_384  # so that a request fits into a frame
 _WAITS: Final = {"decided": CommitPhase.COMMITTED, "visible": CommitPhase.VISIBLE}
 _FINAL: Final = (CommitPhase.ABORTED, CommitPhase.REPEATED, CommitPhase.VISIBLE)
 
-Place = tuple[str, int]  # topic and partition
+TopicPartition = tuple[str, int]  # topic and partition
 ItemT = TypeVar("ItemT", Manifest, Discard)
 
 
@@ -410,7 +410,7 @@ class Commits:
 
     async def _ask(
         self, session: Session, command: Command, control: Control, timeout_s: float
-    ) -> dict[Place, LannerError] | LannerError:
+    ) -> dict[TopicPartition, LannerError] | LannerError:
         """What went wrong on which partition, or with the call as a whole."""
         loop = asyncio.get_running_loop()
         await session.wait_until_tried(loop.time() + min(timeout_s, _CONNECTING_S))

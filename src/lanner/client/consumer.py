@@ -7,12 +7,14 @@ when the work is slow, many when it is fast.
 Leaving the block gives everything back at once: what the application never saw is released without counting an
 attempt; what it saw and did not settle is returned for a retry without delay, and that attempt counts, so that a
 message that breaks its handler does not come back for ever.
+
+By default a consumer shares every partition with the others of its group, and joins nothing. With an assignor it is a
+member that polls what it holds (`client/queue_member`); so it becomes when it is told that its group has members now.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Iterator, Sequence
@@ -22,20 +24,25 @@ from lanner import limits
 from lanner.batch import never_decodes
 from lanner.client.brokers import Brokers
 from lanner.client.delivery import Message, MessageBatch, Part, Settling
-from lanner.client.polling import ROUND_MS, Poller, Wanted
+from lanner.client.member_settings import NO_MEMBERSHIP, MemberSettings
+from lanner.client.polling import ROUND_MS, Wanted
+from lanner.client.queue_member import QueueMember, Share
 from lanner.client.routing import Routing
-from lanner.client.settling import SettleQueue
+from lanner.client.several_topics import SeveralTopics
 from lanner.client.stream import MALFORMED
-from lanner.errors import LannerError, ServiceUnavailable, ValidationError
-from lanner.model import check_name
+from lanner.client.subscriptions import subscription_of
+from lanner.client.topic_queue import TopicQueue
+from lanner.errors import LannerError, MembershipRequired, ServiceUnavailable, ValidationError
+from lanner.model import GroupKind, TopicPartition, check_name
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Polled, PolledBatch, SettleItem, SettleKind
+from lanner.wire.messages import PolledBatch, SettleItem, SettleKind
 
 _log: Final = logging.getLogger("lanner.client")
 
 IN_HAND_S: Final = 0.1  # `async for` aims at so much work in hand
 LEFT_WITHOUT_SETTLING: Final = "the consumer left without settling it"
 _CLOSE_S: Final = 5.0
+_LEASE_MS: Final = 30_000  # of a topic that does not say
 _NOTHING_YET_S: Final = 0.05
 
 
@@ -46,8 +53,9 @@ class Consumer:
         self,
         brokers: Brokers,
         routing: Routing,
-        topic: str,
+        topics: str | Sequence[str],
         group: str,
+        settings: MemberSettings = NO_MEMBERSHIP,
         *,
         max_messages: int = 100,
         max_bytes: int = limits.MIB,
@@ -59,35 +67,98 @@ class Consumer:
         auto_extend: bool = False,
         member: str | None = None,
     ) -> None:
-        self.topic = check_name(topic, "topic")
+        self._subscription = subscription_of(topics)
+        self._settings = settings.check(GroupKind.QUEUE)
+        self.topic = str(self._subscription)  # or several, with commas between
         self.group = check_name(group, "group")
-        self.member = member or secrets.token_hex(8)
+        self.member = _check_member(member) or secrets.token_hex(8)
         _check_options(max_messages, prefetch, lease_ms, start)
+        _check_count("max_bytes", max_bytes, limits.POLL_BYTES_MAX)
+        self._check_sharing(partitions)
+        self._brokers = brokers
         self._routing = routing
         self._loop = asyncio.get_running_loop()
         self._max_messages = max_messages
-        self._lease_ms = -1 if lease_ms is None else lease_ms
-        self._auto_ack = auto_ack
         self._auto_extend = auto_extend
         self.pace = Pace(max_messages, prefetch)
         self._turn = asyncio.Lock()  # one poll at a time: a poll is known to the brokers by its number
-        self._settles = SettleQueue(brokers, routing, self.topic, self.group)
-        wanted = Wanted(
-            self.topic,
-            self.group,
-            self.member,
-            None if partitions is None else list(partitions),
-            max_bytes,
-            self._lease_ms,
-            auto_ack,
-            start,
-        )
-        self._poller = Poller(brokers, routing, self._settles, wanted, self._release_reply, self._check_open)
+        chosen = None if partitions is None else list(partitions)
+        lease_ms = -1 if lease_ms is None else lease_ms
+        self._wanted = Wanted("", self.group, self.member, chosen, max_bytes, lease_ms, auto_ack, start)
+        self._queues = {topic: self._make_queue(topic) for topic in self._subscription.topics}
+        self._several = SeveralTopics(routing)
+        self._member: QueueMember | None = None
         self._held: dict[Part, None] = {}  # leased and not settled
         self._iterated: Sequence[Part] = ()  # what `take` handed out last
         self._iterating: Iterator[Message] | None = None
-        self._extender: asyncio.Task[None] | None = None
+        self._extenders: dict[str, asyncio.Task[None]] = {}  # by topic: each has its own lease
+        self._closing = False
         self._closed = False
+
+    def _check_sharing(self, partitions: Sequence[int] | None) -> None:
+        if partitions is not None and not partitions:
+            raise ValidationError("partitions is empty: name at least one, or leave it out for all", field="partitions")
+        for partition in partitions or ():
+            _check_count("partitions", partition, limits.PARTITIONS_MAX - 1, 0)
+        if self._settings.joins:
+            if partitions is not None:
+                raise ValidationError(
+                    "both partitions and an assignor are given: members get theirs from the group", field="partitions"
+                )
+        elif self._subscription.patterns:
+            raise ValidationError(
+                f"{self._subscription.patterns[0]!r} is a pattern, and a consumer that has not joined cannot follow "
+                'those: name the topics, or give assignor="sticky", or register=True',
+                field="topics",
+            )
+
+    def _make_queue(self, topic: str) -> TopicQueue:
+        return TopicQueue(
+            self._brokers,
+            self._routing,
+            self._wanted._replace(topic=topic),
+            check_open=self._check_open,
+            check_settles=self._check_not_closed,
+            forget=self.forget,
+        )
+
+    # ------------------------------------------------------------------ membership
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that this member holds; empty for one that has not joined, and in a group that is shared."""
+        return [] if self._member is None else self._member.membership.assignment
+
+    @property
+    def generation(self) -> int:
+        """Of the group, as this member last saw it; 0: it has not joined."""
+        return 0 if self._member is None else self._member.membership.generation
+
+    async def open(self) -> None:
+        """Join the group, where that is wanted. Done by `async with`, or by the first poll."""
+        self._check_open()
+        if self._settings.joins and (self._member is None or not self._member.membership.is_open):
+            async with self._turn:
+                await self._join()
+
+    async def _join(self) -> QueueMember:
+        self._check_open()
+        member = self._member
+        if member is None:
+            settings, start = self._settings, self._wanted.start
+            joining = settings.joining(
+                self.group, GroupKind.QUEUE, self._subscription, start, self._brokers.client_name
+            )
+            member = QueueMember(self._brokers, self._routing, joining, self._subscription, settings.callbacks)
+            self._member = member  # before it has joined: who is cancelled, or closed, meanwhile must not leave a ghost
+            member.live_with(self)
+        try:
+            await member.membership.open()
+        except LannerError as error:
+            if not error.retryable:
+                self._member = None
+            raise
+        return member
 
     # ------------------------------------------------------------------ polling
 
@@ -95,8 +166,9 @@ class Consumer:
         """At most so many messages, as soon as there is one; none when the wait is over."""
         if max_messages is not None:
             _check_count("max_messages", max_messages, limits.POLL_MESSAGES_MAX)
-        if not 0 <= wait_ms <= limits.DELAY_MS_MAX:
+        if not isinstance(wait_ms, int | float) or not 0 <= wait_ms <= limits.DELAY_MS_MAX:
             raise ValidationError(f"wait_ms is {wait_ms!r}: give milliseconds from 0", field="wait_ms")
+        self._check_outside_callbacks()
         if self._iterated:
             await self._give_back_unseen()
         batch = await self._poll(max_messages or self._max_messages, wait_ms)
@@ -106,23 +178,29 @@ class Consumer:
 
     async def take(self) -> MessageBatch:
         """What `async for` works through next: waits until there is something. Places count as seen one by one."""
+        self._check_outside_callbacks()
         while True:
             batch = await self._poll(self.pace.size, ROUND_MS)
             if batch:
                 self._iterated = batch.parts
                 return batch
 
+    def _check_outside_callbacks(self) -> None:
+        if self._member is not None:
+            self._member.membership.check_outside_callbacks()
+
     async def _give_back_unseen(self) -> None:
         """An iteration was left for a poll: what it had in hand must not hide from that poll."""
         items: list[SettleItem] = []
-        for part in self._iterated:
+        iterated = self._iterated
+        for part in iterated:
             if not part.closed:
                 unseen = range(part.seen, part.count)
                 items += part.items(SettleKind.NACK, 0, "", unseen)
                 part.give_up(unseen)
         self._iterated, self._iterating = (), None
         if items:
-            await self._settles.release(items)
+            await self._queues[iterated[0].settler.topic].settles.release(items)
 
     async def _poll(self, max_messages: int, wait_ms: int) -> MessageBatch:
         async with self._turn:
@@ -130,47 +208,87 @@ class Consumer:
             while True:
                 self._check_open()
                 left_ms = max(0, round((deadline - self._loop.time()) * 1000))
-                replies = await self._poller.poll(max_messages, left_ms)
-                if self._closed:  # meanwhile
-                    for reply in replies:
-                        self._release_reply(reply)
+                found = await self._replies(max_messages, left_ms)
+                if found is None:
+                    if self._loop.time() >= deadline:
+                        return MessageBatch([])
+                    continue
+                queue, replies = found
+                if self._closing:  # meanwhile
+                    _give_back(found)
                     raise self._closed_error()
-                parts = [part for reply in replies for part in self._read(reply.control.batches, reply.bulk)]
+                parts = [part for reply in replies for part in self._read(queue, reply.control.batches, reply.bulk)]
                 if parts or self._loop.time() >= deadline:
                     return MessageBatch(parts, any(reply.control.limited for reply in replies))
                 await asyncio.sleep(_NOTHING_YET_S)  # what came was not usable
 
-    def _read(self, batches: Sequence[PolledBatch], bulk: memoryview) -> list[Part]:
+    async def _replies(self, max_messages: int, wait_ms: int) -> tuple[TopicQueue, list[Reply]] | None:
+        """What brokers have for this consumer; None: the wait is over, or what it may poll has changed."""
+        if self._member is None and not self._settings.joins:
+            try:
+                return await self._ask(list(self._queues.values()), max_messages, wait_ms)
+            except MembershipRequired:  # the group's operator wants members from now on
+                if self._wanted.partitions is not None:
+                    raise
+        member = await self._join()
+        await member.membership.attend()
+        shares = await member.shares()
+        if not shares:
+            await member.unless_interrupted(asyncio.sleep(wait_ms / 1000))
+            return None
+        queues = [self._queue_for(topic, share) for topic, share in shares.items()]
+        try:
+            return await member.unless_interrupted(self._ask(queues, max_messages, wait_ms), _give_back)
+        except LannerError as error:
+            await member.refused(shares, error)
+            return None
+
+    def _queue_for(self, topic: str, share: Share) -> TopicQueue:
+        queue = self._queues.get(topic)
+        if queue is None:
+            queue = self._queues[topic] = self._make_queue(topic)
+        queue.poller.want(*share)
+        return queue
+
+    async def _ask(
+        self, queues: Sequence[TopicQueue], max_messages: int, wait_ms: int
+    ) -> tuple[TopicQueue, list[Reply]] | None:
+        if len(queues) > 1:
+            return await self._several.poll(queues, max_messages, wait_ms)
+        (queue,) = queues
+        return queue, await queue.poller.poll(max_messages, wait_ms)
+
+    def _read(self, queue: TopicQueue, batches: Sequence[PolledBatch], bulk: memoryview) -> list[Part]:
         parts: list[Part] = []
         position = 0
         for polled in batches:
             data = bulk[position : position + polled.size]
             position += polled.size
             try:
-                part = Part(self, polled, data)
+                part = Part(queue, polled, data)
             except LannerError as error:
-                self._refuse(polled, data, error)
+                self._refuse(queue, polled, data, error)
                 continue
             parts.append(part)
-            if self._auto_ack:
+            if self._wanted.auto_ack:
                 part.closed = True
             else:
                 self._held[part] = None
-        if self._auto_extend and self._held and self._extender is None:
-            self._extender = self._loop.create_task(self._extend_held())
+        if self._auto_extend and parts and queue.topic not in self._extenders:
+            self._extenders[queue.topic] = self._loop.create_task(self._extend_held(queue))
         return parts
 
-    def _refuse(self, polled: PolledBatch, data: memoryview, error: LannerError) -> None:
+    def _refuse(self, queue: TopicQueue, polled: PolledBatch, data: memoryview, error: LannerError) -> None:
         """What does not decode can never be handled: it is dead. Bytes that are not what the producer sent are given
         back, because another copy may be sound; that attempt counts."""
-        _log.warning("a batch of %s/%d was not usable: %s", self.topic, polled.partition, error.message)
-        if self._auto_ack:
+        _log.warning("a batch of %s/%d was not usable: %s", queue.topic, polled.partition, error.message)
+        if self._wanted.auto_ack:
             return
         if never_decodes(data):
             items = _items_of(polled, SettleKind.REJECT, MALFORMED)
         else:
             items = _items_of(polled, SettleKind.NACK, f"not usable: {error.message}"[: limits.REASON_LENGTH_MAX])
-        self._settles.add(items)
+        queue.settles.add(items)
 
     # ------------------------------------------------------------------ iterating
 
@@ -182,7 +300,7 @@ class Consumer:
             if self._iterating is not None:
                 for message in self._iterating:
                     message._part.seen = message._place + 1
-                    if not message._part.closed or self._auto_ack:
+                    if not message._part.closed or self._wanted.auto_ack:
                         return message
                 self._iterating = None
                 self.pace.finished(self._loop.time())
@@ -197,78 +315,121 @@ class Consumer:
         """The same as `delivered.ack()`."""
         return delivered.ack()
 
-    def settle(self, items: list[SettleItem]) -> Settling:
-        """Queue settle items; they leave with the next poll, or at the end of this turn of the loop."""
-        self._check_open()
-        for item in items:
-            if len(item.reason) > limits.REASON_LENGTH_MAX:
-                raise ValidationError(
-                    f"reason has {len(item.reason)} characters; at most {limits.REASON_LENGTH_MAX}", field="reason"
-                )
-        return self._settles.add(items)
-
     def forget(self, part: Part) -> None:
         self._held.pop(part, None)
 
-    async def _extend_held(self) -> None:
-        """Keep the leases of what the application still holds."""
-        lease_ms = self._lease_ms
-        if lease_ms < 0:
-            route = await self._routing.route(self.topic)
-            lease_ms = int(route.settings.get("lease_ms", 30_000))
-        while True:
-            await asyncio.sleep(lease_ms / 3000)
-            items = [item for part in self._held for item in part.items(SettleKind.EXTEND, lease_ms, "")]
-            for first in range(0, len(items), limits.SETTLE_RANGES_MAX):
-                with contextlib.suppress(LannerError):  # a worker that settles what it has lost hears of it
-                    await self._settles.add(items[first : first + limits.SETTLE_RANGES_MAX])
+    async def _extend_held(self, queue: TopicQueue) -> None:
+        """Keep the leases of what the application still holds of a topic. One partition that cannot be reached is asked
+        for until it can be, and costs no lease of the others."""
+        under_way: dict[int, Settling] = {}  # by partition
+        lease_ms = _LEASE_MS
+        try:
+            while True:
+                lease_ms = await self._lease_of(queue.topic, lease_ms)
+                await asyncio.sleep(lease_ms / 3000)
+                held: dict[int, list[SettleItem]] = {}
+                for part in self._held:
+                    if part.settler.topic == queue.topic:
+                        held.setdefault(part.partition, []).extend(part.items(SettleKind.EXTEND, lease_ms, ""))
+                if not held:
+                    return
+                for partition, items in held.items():
+                    if partition not in under_way or under_way[partition].done:
+                        for first in range(0, len(items), limits.SETTLE_RANGES_MAX):
+                            under_way[partition] = queue.settles.add(items[first : first + limits.SETTLE_RANGES_MAX])
+        finally:
+            del self._extenders[queue.topic]
+
+    async def _lease_of(self, topic: str, before_ms: int) -> int:
+        if self._wanted.lease_ms >= 0:
+            return self._wanted.lease_ms
+        try:
+            route = await self._routing.route(topic)
+        except LannerError:  # the topic is not there, or nobody answers, at present
+            return before_ms
+        return int(route.settings.get("lease_ms", _LEASE_MS))
 
     # ------------------------------------------------------------------ leaving
 
-    async def close(self) -> None:
-        """Give back what is not settled, and wait until the broker knows."""
-        if self._closed:
+    async def close(self, *, keep: bool = False) -> None:
+        """Give back what is not settled, and wait until the broker knows; then leave the group.
+
+        `keep`: the group keeps the place of this instance for as long as its session lasts.
+        """
+        if self._closing:
             return
+        self._closing = True
+        for queue in self._queues.values():
+            queue.poller.wake()
+        member = self._member
+        try:
+            if member is not None:
+                member.interrupt()
+                await member.membership.give_everything_up()
+        finally:
+            try:
+                await self._give_back_everything()
+            finally:  # also when that is cancelled: a member that goes on living would keep its partitions for ever
+                if member is not None:
+                    await member.membership.close(keep=keep)
+
+    async def leave(self) -> None:
+        """Close what has joined a group, because its connection is about to be closed."""
+        if self._member is not None:
+            await self.close()
+
+    def abandon(self) -> None:
+        """The connection is closed: nothing can be said any more."""
+        if self._member is not None:
+            self._member.membership.abandon()
+
+    async def _give_back_everything(self) -> None:
         self._closed = True
-        self._poller.wake()
-        if self._extender is not None:
-            self._extender.cancel()
-        unseen: list[SettleItem] = []
-        returned: list[SettleItem] = []
+        for extender in self._extenders.values():
+            extender.cancel()
+        unseen: dict[str, list[SettleItem]] = {}
+        returned: dict[str, list[SettleItem]] = {}
         for part in list(self._held):
-            unseen += part.items(SettleKind.NACK, 0, "", range(part.seen, part.count))
-            returned += part.items(SettleKind.NACK, 0, LEFT_WITHOUT_SETTLING, range(part.seen))
+            topic = part.settler.topic
+            unseen.setdefault(topic, []).extend(part.items(SettleKind.NACK, 0, "", range(part.seen, part.count)))
+            returned.setdefault(topic, []).extend(
+                part.items(SettleKind.NACK, 0, LEFT_WITHOUT_SETTLING, range(part.seen))
+            )
             part.closed = True
         self._held.clear()
-        if returned:
-            self._settles.add(returned)
+        for topic, items in returned.items():
+            if items:
+                self._queues[topic].settles.add(items)
         try:
             async with asyncio.timeout(_CLOSE_S):
-                if unseen:
-                    await self._settles.release(unseen)
-                await self._settles.idle()
+                for topic, items in unseen.items():
+                    if items:
+                        await self._queues[topic].settles.release(items)
+                for queue in self._queues.values():
+                    await queue.settles.idle()
         except (LannerError, TimeoutError) as error:
-            _log.warning("messages of %s could not be given back; their leases will end: %s", self.topic, error)
-
-    def _release_reply(self, reply: Reply) -> None:
-        """Leases came for somebody who has left: others may have the messages at once."""
-        polled: Polled = reply.control
-        items = [item for one in polled.batches for item in _items_of(one, SettleKind.NACK, "")]
-        if items and not self._auto_ack:
-            self._settles.release(items)
+            why = error.message if isinstance(error, LannerError) else f"no answer came within {_CLOSE_S:g} s"
+            _log.warning(
+                "messages of %s could not be given back, and come again when their leases end: %s", self.topic, why
+            )
 
     async def __aenter__(self) -> Consumer:
+        await self.open()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         await self.close()
 
     def _check_open(self) -> None:
+        if self._closing:
+            raise self._closed_error()
+
+    def _check_not_closed(self) -> None:
         if self._closed:
             raise self._closed_error()
 
     def _closed_error(self) -> LannerError:
-        return ServiceUnavailable("the consumer is closed: what it held was given back")
+        return ServiceUnavailable("the consumer is closed, and what it held was given back: make a new one")
 
 
 class Pace:
@@ -294,6 +455,14 @@ class Pace:
         self._count = 0
 
 
+def _give_back(found: tuple[TopicQueue, list[Reply]] | None) -> None:
+    """Leases came that nobody waits for any more."""
+    if found is not None:
+        queue, replies = found
+        for reply in replies:
+            queue.give_back(reply)
+
+
 def _items_of(polled: PolledBatch, kind: int, reason: str) -> list[SettleItem]:
     return [
         SettleItem(polled.partition, polled.token, one.first_offset, one.count, kind, 0, reason)
@@ -309,6 +478,14 @@ def _check_options(max_messages: int, prefetch: int | None, lease_ms: int | None
         _check_count("lease_ms", lease_ms, limits.LEASE_MS_MAX, limits.LEASE_MS_MIN)
     if start not in ("earliest", "latest"):
         raise ValidationError(f"start is {start!r}: choose earliest or latest", field="start")
+
+
+def _check_member(member: str | None) -> str:
+    if member is not None and (not isinstance(member, str) or len(member) > limits.MEMBER_LENGTH_MAX):
+        raise ValidationError(
+            f"member is {member!r}: give a text of at most {limits.MEMBER_LENGTH_MAX} characters", field="member"
+        )
+    return member or ""
 
 
 def _check_count(name: str, value: int, high: int, low: int = 1) -> None:

@@ -27,7 +27,7 @@ class Settler(Protocol):
 
 
 class Settling:
-    """The fate of a settle, as an awaitable. The settle is under way whether or not somebody awaits it."""
+    """The outcome of a settle, as an awaitable. The settle is under way whether or not somebody awaits it."""
 
     __slots__ = ("deadline", "done", "error", "items", "pieces", "settled_count", "uncertain", "waiters")
 

@@ -7,12 +7,16 @@ Everything asked here may take effect twice without harm.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 
+from msgspec.structs import replace
+
 from lanner.client.brokers import Brokers
+from lanner.client.member_ports import NO_MEMBER, Standing
 from lanner.client.routing import Routing
 from lanner.client.session import ControlT, Outcome, Session
-from lanner.errors import LannerError, NotLeader
+from lanner.errors import LannerError, NotLeader, PartitionNotFound
 from lanner.net.backoff import Backoff
 from lanner.wire.messages import Command, Commit, Control
 
@@ -39,10 +43,11 @@ class Leaders:
         """Ask the leader of a partition, also when that changes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._brokers.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        began = time.monotonic()
         backoff = Backoff()
         while True:
             self._brokers.check_open()
-            outcome = await self._ask(topic, partition, command, control, deadline)
+            outcome = await self._ask(topic, partition, command, control, deadline, began)
             if not isinstance(outcome, LannerError):
                 assert isinstance(outcome.control, kind)
                 return outcome.control, outcome.bulk
@@ -51,12 +56,14 @@ class Leaders:
                 raise outcome
             await asyncio.sleep(pause_s)
 
-    async def _ask(self, topic: str, partition: int, command: Command, control: Control, deadline: float) -> Outcome:
+    async def _ask(
+        self, topic: str, partition: int, command: Command, control: Control, deadline: float, began: float
+    ) -> Outcome:
         loop = asyncio.get_running_loop()
         await self._routing.route(topic)
         session = self._routing.leader(topic, partition)
         if session is None:
-            return NotLeader(f"nobody leads {topic}/{partition} at present", sent=False)
+            return self._unled(topic, partition, began)
         await session.wait_until_tried(min(deadline, loop.time() + _CONNECTING_S))
         outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
         if isinstance(outcome, LannerError) and self._routing.failed(topic, partition, session, outcome):
@@ -64,6 +71,14 @@ class Leaders:
             if session is not None and session.is_up:
                 outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
         return outcome
+
+    def _unled(self, topic: str, partition: int, began: float) -> LannerError:
+        """Why nobody can be asked about a partition: a leader may be found, or there is no such partition any more."""
+        if self._routing.is_gone(topic, partition, began):
+            return PartitionNotFound(
+                f"{topic} has no partition {partition}: it was made anew with fewer of them", partition=partition
+            )
+        return NotLeader(f"nobody leads {topic}/{partition} at present", sent=False)
 
     async def commit(
         self,
@@ -73,15 +88,17 @@ class Leaders:
         reader: str,
         sequence: int,
         known: Collection[int] = (),
+        standing: Standing = NO_MEMBER,
     ) -> None:
         """Set a stream group's next offsets: those of partitions that are led together, together.
 
         Asked again, it goes under the same identity: it undoes nothing that its reader has committed since. `known` are
         partitions where the group has committed before; if it has expired there meanwhile, that is GroupExpired.
         """
-        loop = asyncio.get_running_loop()
+        loop, began = asyncio.get_running_loop(), time.monotonic()
         deadline = loop.time() + self._brokers.timeout_ms / 1000
         backoff = Backoff()
+        said = Commit(group, topic, {}, reader, sequence, None, *standing)
         left = dict(offsets)
         while left:
             self._brokers.check_open()
@@ -89,13 +106,13 @@ class Leaders:
             led, orphans = self._routing.by_leader(topic, left)
             error: LannerError | None = None
             if orphans:
-                error = NotLeader(f"nobody leads {topic}/{orphans[0]} at present", sent=False)
+                error = self._unled(topic, orphans[0], began)
             asked = [(session, {one: left[one] for one in partitions}) for session, partitions in led.items()]
             outcomes = await asyncio.gather(
                 *(
                     self._commit(
                         session,
-                        Commit(group, topic, part, reader, sequence, [one for one in part if one in known] or None),
+                        replace(said, offsets=part, known=[one for one in part if one in known] or None),
                         deadline,
                     )
                     for session, part in asked

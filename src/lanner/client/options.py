@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict
 
+from lanner.client.arguments import Moment, Text
 from lanner.client.dead_reader import DeadHole, DeadStart
 from lanner.client.fetching import Priorities
-from lanner.client.intake import Moment, Text
+from lanner.client.member_ports import Callback
 from lanner.client.stream import Hole
 
 Start = str | int | datetime | Mapping[int, int]
@@ -77,8 +78,23 @@ class ProducerOptions(TypedDict, total=False):
     timestamps: bool  # send the time at which a batch was begun, for readers and `lanner report`
 
 
-class ConsumerOptions(TypedDict, total=False):
+class MemberOptions(TypedDict, total=False):
+    """Of a consumer or reader that has joined its group."""
+
+    assignor: str | None  # sticky, range or round_robin: how partitions are given to members
+    instance: str | None  # a name that outlives the process: back within the session, it has the same partitions
+    session_ms: int | None  # silent for so long it is no member any more; by default the group's
+    rack: str | None  # prefer partitions with a copy in this rack
+    on_assigned: Callback | None  # gets a list of TopicPartition; it may be a coroutine function, and is awaited
+    on_revoked: Callback | None  # before they are given up
+    on_lost: Callback | None  # they are another's already
+    stall_ms: int  # a reader that does not come back for so long leaves its group
+
+
+class ConsumerOptions(MemberOptions, total=False):
     """Of a member of a queue group."""
+
+    register: bool  # in a group that is shared: join all the same, to be listed
 
     max_messages: int  # of one poll
     max_bytes: int
@@ -101,7 +117,7 @@ class DeadReaderOptions(TypedDict, total=False):
     on_hole: Callable[[DeadHole], None] | None  # something was redriven or discarded before it was read
 
 
-class ReaderOptions(TypedDict, total=False):
+class ReaderOptions(MemberOptions, total=False):
     """Of a stream reader."""
 
     partitions: Sequence[int] | int | None  # only these; without, also those that are added later

@@ -4,13 +4,16 @@ It knows members, numbers and priorities; it refuses to know what a message is o
 
 Rules:
 - Where several brokers lead the topic's partitions, each is first asked for the most urgent lane it has something in
-  (GLANCE, which leases nothing). The most urgent is polled, and only for what is at least as urgent as the best of
-  the others; then the next, while there is room. Among equals it is each one's turn.
-- A glance that waits at a broker says that there is nothing: that broker is not asked again until it answers.
+  (`client/looks`). Which are polled then, and for what, `calls/urgency` says: the most urgent, equals together.
+- The first that has messages is the last that is asked: they are handed out at once, and what is less urgent waits for
+  the next call, which looks anew.
+- Nothing is asked for before a call, and nothing is kept after it: what was leased between two calls would be handed
+  out by the later one, also where something more urgent has come meanwhile.
 - Every poll has a number. One whose answer was lost is repeated under its number, at the leader of those partitions by
   then, so that its leases come back instead of running out.
 - A topic that is not there is waited for: it is created where topics create themselves, and the wait ends without
   messages where they do not. So workers may start before the first publish, and outlive a topic that is made anew.
+  A topic that the group gave to its member, or a pattern found, is not created: it was there, and was deleted.
 - What cannot be asked is asked again, with pauses, until the deadline; what the others had is handed out meanwhile.
   Nobody waits long for a slow broker with leases of another in hand.
 """
@@ -24,36 +27,33 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from lanner.calls.urgency import Ask, Urgency
 from lanner.client.brokers import Brokers
+from lanner.client.looks import PATIENCE_S, WATCH_MS, Leaders, Looks, slow
+from lanner.client.member_ports import NO_MEMBER, Standing
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
-from lanner.client.settling import Piece, SettleQueue
+from lanner.client.settling import SettleQueue
 from lanner.errors import (
     ConnectionLost,
     LannerError,
     NotFoundError,
     NotLeader,
     PartitionNotFound,
-    ServiceUnavailable,
     TopicNotFound,
 )
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Command, Glance, Poll, Polled
+from lanner.wire.messages import Poll
 
 _log: Final = logging.getLogger("lanner.client")
 
 ROUND_MS: Final = 30_000  # a wait without end is asked in rounds of this
-_ROUND_SEVERAL_MS: Final = 5_000  # where leaders may move meanwhile
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _CONNECTING_S: Final = 1.0
-_PATIENCE_S: Final = 0.5  # with a broker that keeps the others waiting
-_GLANCE_MS: Final = 5_000  # how long a broker may take for a look
 _LOST_KEPT_S: Final = 60.0  # leases that nobody heard of have mostly run out by then
-_STEPS_MAX: Final = 64
+_ASKS_MAX: Final = 64
 _NO_TOPIC_S: Final = 0.25  # between two looks for a topic that is not there
-
-Leaders = dict[Session, list[int]]
 
 
 class Wanted(NamedTuple):
@@ -67,18 +67,25 @@ class Wanted(NamedTuple):
     lease_ms: int
     auto_ack: bool
     start: str
+    standing: Standing = NO_MEMBER
+    create: bool = True  # the topic, where topics create themselves
 
 
-class _Lost:
+class _Lost(NamedTuple):
     """A poll whose answer did not come: its number, and the partitions that may hold leases for it."""
 
-    __slots__ = ("max_messages", "partitions", "sequence", "since")
+    sequence: int
+    partitions: list[int]
+    max_messages: int
+    since: float
 
-    def __init__(self, sequence: int, partitions: list[int], max_messages: int, since: float) -> None:
-        self.sequence = sequence
-        self.partitions = partitions
-        self.max_messages = max_messages
-        self.since = since
+
+class _Flight(NamedTuple):
+    """A poll that was sent, as it is noted if it is lost."""
+
+    session: Session
+    lost: _Lost
+    answer: asyncio.Future[Outcome]
 
 
 class Poller:
@@ -103,18 +110,31 @@ class Poller:
         self._sequence = 0
         self._turn = random.randrange(1_000)
         self._lost: list[_Lost] = []
-        self._watched: dict[Session, tuple[int, ...]] = {}  # where a glance waits, and for which partitions
-        self._seen: dict[Session, tuple[tuple[int, ...], int]] = {}  # what such a glance has just told
+        self._looks = Looks(wanted.topic, wanted.group, wanted.start, self.wake, self._learn)
         self._news: asyncio.Future[None] | None = None
         self._missed = False
+        self._min_priority = 0  # of the present poll
         self._trouble: LannerError | None = None  # why something could not be asked in this round
 
-    async def poll(self, max_messages: int, wait_ms: int) -> list[Reply]:
-        """Replies with leases, the most urgent first; none (or empty ones) when the wait is over."""
+    @property
+    def wanted(self) -> Wanted:
+        return self._wanted
+
+    def want(self, partitions: list[int] | None, standing: Standing, start: str, create: bool) -> None:
+        """Poll these partitions from the next request on, as this member."""
+        self._wanted = self._wanted._replace(partitions=partitions, standing=standing, start=start, create=create)
+        self._looks.start = start
+
+    async def poll(self, max_messages: int, wait_ms: int, min_priority: int = 0) -> list[Reply]:
+        """Replies with leases, the most urgent first; none (or empty ones) when the wait is over.
+
+        Cancelled, it leaves nothing leased: what still comes is given back. `min_priority`: nothing less urgent.
+        """
+        self._min_priority = min_priority
         deadline = self._loop.time() + wait_ms / 1000
         give_up = deadline + self._brokers.timeout_ms / 1000
         pause_s = _PAUSE_S
-        self._seen.clear()  # told while nobody listened: it may be old
+        self._looks.forget()
         while True:
             self._check_open()
             everybody = await self._leaders()
@@ -143,7 +163,7 @@ class Poller:
             elif any(reply.control.limited for reply in replies):
                 await asyncio.sleep(_PAUSE_S)  # the broker may answer at once that it must not give more
             elif len(leaders) > 1:
-                await self._watch(leaders, min(deadline - now, _ROUND_SEVERAL_MS / 1000))
+                await self._watch(leaders, min(deadline - now, WATCH_MS / 1000))
 
     async def _pause(
         self, trouble: LannerError, leaders: Leaders, everybody: Leaders, pause_s: float, give_up: float
@@ -167,7 +187,7 @@ class Poller:
         self._trouble = None
         topic, chosen = self._wanted.topic, self._wanted.partitions
         try:
-            route = self._routing.known(topic) or await self._routing.route(topic, create=True)
+            route = self._routing.known(topic) or await self._routing.route(topic, create=self._wanted.create)
         except TopicNotFound as error:
             self._miss_topic(error)
             return {}
@@ -203,48 +223,26 @@ class Poller:
     async def _poll_one(self, leaders: Leaders, max_messages: int, wait_ms: int, replies: list[Reply]) -> None:
         """One broker leads everything: it keeps the order of urgency by itself, and waits."""
         ((session, partitions),) = leaders.items()
-        round_ms = _ROUND_SEVERAL_MS if self._brokers.are_several else ROUND_MS
-        reply = await self._ask(session, self._next(), partitions, max_messages, min(wait_ms, round_ms), rides=True)
-        if reply is not None:
-            replies.append(reply)
+        round_ms = WATCH_MS if self._brokers.are_several else ROUND_MS
+        ask = Ask(session, self._min_priority, max_messages, self._wanted.max_bytes)
+        await self._land([self._send(ask, self._next(), partitions, min(wait_ms, round_ms))], replies)
 
     async def _poll_several(self, leaders: Leaders, max_messages: int, replies: list[Reply]) -> None:
-        urgent = await self._glance(leaders)
-        bytes_left = self._wanted.max_bytes
-        for _ in range(_STEPS_MAX):
-            if not urgent or max_messages <= 0 or bytes_left <= 0:
-                break
-            session = self._most_urgent(urgent)
-            others = max((urgent[other] for other in urgent if other is not session), default=0)
-            reply = await self._ask(
-                session,
-                self._next(),
-                leaders[session],
-                max_messages,
-                0,
-                min_priority=others,
-                max_bytes=bytes_left,
-                patient=not replies or self._wanted.auto_ack,
-            )
-            del urgent[session]
-            if reply is None:
-                continue
-            replies.append(reply)
-            polled: Polled = reply.control
-            if polled.batches:
-                max_messages -= sum(one.count for batch in polled.batches for one in batch.ranges)
-                bytes_left -= len(reply.bulk)
-                if 0 <= polled.priority < others:
-                    # Left for later because others had better. What came in meanwhile waits for the next round: while
-                    # messages keep coming, this one would never end.
-                    urgent[session] = polled.priority
-
-    def _most_urgent(self, urgent: dict[Session, int]) -> Session:
-        """Among equals it is each one's turn, so that none starves."""
-        best = max(urgent.values())
-        equals = sorted((session for session in urgent if urgent[session] == best), key=lambda one: one.node_id)
-        self._turn += 1
-        return equals[self._turn % len(equals)]
+        """Poll the most urgent, equals together; others only while those have had nothing."""
+        urgency: Urgency[Session] = Urgency(max_messages, self._wanted.max_bytes, _ASKS_MAX, self._min_priority)
+        with self._settles.held():  # they ride on the polls
+            best, failed = await self._looks.best(leaders)
+            for session, error in failed.items():
+                self._failed(session, leaders[session], error)
+            self._turn += 1
+            for place, session in enumerate(sorted(best, key=lambda one: one.node_id)):  # each in its turn
+                urgency.see(session, best[session].lane, (place + self._turn) % len(best), best[session].messages)
+            while not _has_leases(replies) and (asks := list(iter(urgency.next, None))):
+                flights = [self._send(ask, self._next(), leaders[ask.place], 0) for ask in asks]
+                self._settles.flush()
+                await self._land(flights, replies)
+                for ask in asks:  # the loop goes on only where they gave nothing
+                    urgency.took(ask, 0, 0)
 
     async def _poll_lost(self, leaders: Leaders, wait_ms: int, replies: list[Reply]) -> set[int]:
         """Repeat what was lost under its number, where its partitions are led now; which have answered."""
@@ -256,20 +254,16 @@ class Poller:
                 continue
             led, orphans = self._routing.by_leader(self._wanted.topic, lost.partitions)
             if orphans:
-                self._note_lost(lost.sequence, orphans, lost.max_messages, lost.since)
+                self._lost.append(lost._replace(partitions=orphans))
             whole = len(led) == 1 and len(leaders) == 1 and set(lost.partitions) >= everything
             left = lost.max_messages
             for session, partitions in led.items():
-                reply = await self._ask(
-                    session,
-                    lost.sequence,
-                    partitions,
-                    max(1, left),
-                    wait_ms if whole else 0,
-                    since=lost.since,
-                )
-                if reply is not None:
-                    replies.append(reply)
+                await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
+                ask = Ask(session, self._min_priority, max(1, left), self._wanted.max_bytes)
+                flight = self._send(ask, lost.sequence, partitions, wait_ms if whole else 0, lost.since)
+                before = len(replies)
+                await self._land([flight], replies)
+                for reply in replies[before:]:
                     answered.update(partitions)
                     left -= sum(one.count for batch in reply.control.batches for one in batch.ranges)
         return answered
@@ -278,23 +272,12 @@ class Poller:
         self._sequence += 1
         return self._sequence
 
-    async def _ask(
-        self,
-        session: Session,
-        sequence: int,
-        partitions: list[int],
-        max_messages: int,
-        wait_ms: int,
-        *,
-        min_priority: int = 0,
-        max_bytes: int | None = None,
-        rides: bool = False,
-        since: float | None = None,
-        patient: bool = True,
-    ) -> Reply | None:
-        """One numbered poll. None: it failed for now, and is noted among the lost if it may have taken effect."""
-        await session.wait_until_tried(self._loop.time() + _CONNECTING_S)
-        pieces = self._settles.take() if rides else []
+    def _send(
+        self, ask: Ask[Session], sequence: int, partitions: list[int], wait_ms: int, since: float | None = None
+    ) -> _Flight:
+        """Send one numbered poll; settles of that broker's messages ride on it. `since`: a repetition, without them."""
+        session = ask.place
+        pieces = self._settles.take(session) if since is None else []
         wanted = self._wanted
         control = Poll(
             group=wanted.group,
@@ -302,43 +285,73 @@ class Poller:
             member=wanted.member,
             sequence=sequence,
             partitions=partitions if self._brokers.are_several else wanted.partitions,
-            max_messages=max_messages,
-            max_bytes=wanted.max_bytes if max_bytes is None else max_bytes,
+            max_messages=ask.max_messages,
+            max_bytes=ask.max_bytes,
             wait_ms=wait_ms,
             lease_ms=wanted.lease_ms,
             auto_ack=wanted.auto_ack,
             start=wanted.start,
             settles=[item for piece in pieces for item in piece.items],
-            min_priority=min_priority,
+            min_priority=ask.min_priority,
+            member_id=wanted.standing.member_id,
+            number=wanted.standing.number,
+            generation=wanted.standing.generation,
+            incarnation=wanted.standing.incarnation,
         )
-        outcome = await self._answer(session, control, pieces, None if patient else _PATIENCE_S)
-        if not isinstance(outcome, LannerError):
-            return outcome
-        self._failed(session, partitions, outcome)
-        if isinstance(self._trouble, TopicNotFound):
-            return None
-        self._note_lost(sequence, partitions, max_messages, self._loop.time() if since is None else since)
-        return None
-
-    async def _answer(self, session: Session, control: Poll, pieces: list[Piece], patience_s: float | None) -> Outcome:
         answer: asyncio.Future[Outcome] = self._loop.create_future()
-
-        def polled(outcome: Outcome) -> None:
-            if not answer.done():
-                answer.set_result(outcome)
-            elif answer.cancelled() and not isinstance(outcome, LannerError):
-                self._unwanted(outcome)
-
         session.poll(
             control,
-            polled,
+            partial(self._answered, answer),
             lambda outcome: self._settles.answered(pieces, session, outcome),
-            self._brokers.timeout_ms + control.wait_ms,
+            self._brokers.timeout_ms + wait_ms,
         )
-        if patience_s is not None:
-            # Past that the poll counts as lost: it is repeated, and that brings the same leases.
-            self._loop.call_later(patience_s, _answer, answer, _slow(session))
-        return await answer  # cancelled with the call that waits: nobody repeats it, and what it brings is given back
+        lost = _Lost(sequence, partitions, ask.max_messages, self._loop.time() if since is None else since)
+        return _Flight(session, lost, answer)
+
+    def _answered(self, answer: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        if not answer.done():
+            answer.set_result(outcome)
+        elif answer.cancelled() and not isinstance(outcome, LannerError):
+            self._unwanted(outcome)
+
+    async def _land(self, flights: Sequence[_Flight], replies: list[Reply]) -> None:
+        """Wait for the answers to these, and add the good ones to the replies. The others are noted among the lost, if
+        they may have taken effect. Cancelled, nobody repeats them, and what they bring is given back."""
+        answers = [flight.answer for flight in flights]
+        try:
+            await self._wait(answers, replies)
+        except asyncio.CancelledError:
+            for answer in answers:
+                if answer.cancel() or answer.cancelled() or isinstance(outcome := answer.result(), LannerError):
+                    continue
+                self._unwanted(outcome)  # it had just come
+            raise
+        failed: list[tuple[_Flight, LannerError]] = []
+        for flight in flights:
+            if not flight.answer.done():
+                flight.answer.set_result(slow(flight.session))  # repeated later, it brings the same leases
+            outcome = flight.answer.result()
+            if isinstance(outcome, LannerError):
+                failed.append((flight, outcome))
+            else:
+                replies.append(outcome)
+        for flight, error in failed:
+            self._failed(flight.session, flight.lost.partitions, error)
+            if not isinstance(self._trouble, TopicNotFound):
+                self._lost.append(flight.lost)
+
+    async def _wait(self, answers: Sequence[asyncio.Future[Outcome]], replies: Sequence[Reply]) -> None:
+        """Wait for all of these, but not for long with leases in hand. What is taken for good must be heard of."""
+        waiting: set[asyncio.Future[Outcome]] = set(answers)
+        while waiting:
+            come = [answer.result() for answer in answers if answer.done()]
+            in_hand = [*replies, *(one for one in come if not isinstance(one, LannerError))]
+            patient = self._wanted.auto_ack or not _has_leases(in_hand)
+            done, waiting = await asyncio.wait(
+                waiting, timeout=None if patient else PATIENCE_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return
 
     def _failed(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
         if isinstance(error, NotFoundError):
@@ -350,8 +363,7 @@ class Poller:
             return
         if not error.retryable:
             raise error
-        for partition in partitions:
-            self._routing.failed(self._wanted.topic, partition, session, error)
+        self._learn(session, partitions, error)
         self._trouble = error
 
     def _miss_topic(self, error: LannerError) -> None:
@@ -362,47 +374,13 @@ class Poller:
             self._missed = True
             _log.warning("%s; waiting for it", self._trouble.message)
 
-    def _note_lost(self, sequence: int, partitions: list[int], max_messages: int, since: float) -> None:
-        self._lost.append(_Lost(sequence, partitions, max_messages, since))
-
-    # ------------------------------------------------------------------ glancing
-
-    async def _glance(self, leaders: Leaders) -> dict[Session, int]:
-        """The most urgent lane of each broker that has something."""
-        urgent: dict[Session, int] = {}
-        asked: dict[Session, asyncio.Future[Outcome]] = {}
-        for session, partitions in leaders.items():
-            key = tuple(partitions)
-            seen = self._seen.pop(session, None)
-            if seen is not None and seen[0] == key:
-                urgent[session] = seen[1]
-            elif self._watched.get(session) != key:
-                asked[session] = self._loop.create_future()
-                session.call(Command.GLANCE, self._look(key, 0), (), partial(_answer, asked[session]), _GLANCE_MS)
-        if asked:
-            await asyncio.wait(asked.values(), timeout=_PATIENCE_S)
-        for session, future in asked.items():
-            outcome = future.result() if future.done() else _slow(session)
-            if isinstance(outcome, LannerError):
-                self._failed(session, leaders[session], outcome)
-            elif outcome.control.priority >= 0:
-                urgent[session] = outcome.control.priority
-        return urgent
+    # ------------------------------------------------------------------ waiting
 
     async def _watch(self, leaders: Leaders, seconds: float) -> None:
         """Let every broker say when it has something; return at the first that does, or when the time is over."""
         self._news = self._loop.create_future()
-        for session, partitions in leaders.items():
-            key = tuple(partitions)
-            if len(leaders) > 1 and self._watched.get(session) != key and session.is_up:
-                self._watched[session] = key
-                session.call(
-                    Command.GLANCE,
-                    self._look(key, _ROUND_SEVERAL_MS),
-                    (),
-                    lambda outcome, session=session, key=key: self._told(session, key, outcome),  # type: ignore[misc]
-                    _ROUND_SEVERAL_MS + _GLANCE_MS,
-                )
+        if len(leaders) > 1:
+            self._looks.watch(leaders)
         self._routing.on_change.append(self._moved)
         self._brokers.on_up.append(self._reached)
         try:
@@ -412,20 +390,9 @@ class Poller:
             self._brokers.on_up.remove(self._reached)
             self._news = None
 
-    def _look(self, partitions: tuple[int, ...], wait_ms: int) -> Glance:
-        return Glance(self._wanted.group, self._wanted.topic, list(partitions), wait_ms, self._wanted.start)
-
-    def _told(self, session: Session, key: tuple[int, ...], outcome: Outcome) -> None:
-        """A glance that waited is answered."""
-        if self._watched.get(session) != key:
-            return  # its partitions are others by now
-        del self._watched[session]
-        if isinstance(outcome, LannerError):
-            for partition in key:
-                self._routing.failed(self._wanted.topic, partition, session, outcome)
-        elif outcome.control.priority >= 0:
-            self._seen[session] = key, outcome.control.priority
-        self.wake()
+    def _learn(self, session: Session, partitions: Sequence[int], error: LannerError) -> None:
+        for partition in partitions:
+            self._routing.failed(self._wanted.topic, partition, session, error)
 
     def _moved(self, topic: str) -> None:
         if topic == self._wanted.topic:
@@ -441,14 +408,5 @@ class Poller:
             self._news.set_result(None)
 
 
-def _answer(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not future.done():  # the caller may have been cancelled
-        future.set_result(outcome)
-
-
 def _has_leases(replies: Sequence[Reply]) -> bool:
     return any(reply.control.batches for reply in replies)
-
-
-def _slow(session: Session) -> LannerError:
-    return ServiceUnavailable(f"broker {session.node_id} takes long to answer")

@@ -1,9 +1,9 @@
-"""The producer: takes messages, sends batches, and tells each message's fate.
+"""The producer: takes messages, sends batches, and tells each message's outcome.
 
-The shell around the accumulator: it moves parcels onto the session of their partition's leader and answers back
+The shell around the accumulator: it moves batches onto the session of their partition's leader and answers back
 into it, keeps the one timer, opens producer ids. It decides nothing about order, numbers or retries.
 
-While parcels of a lane are unanswered, more of that lane go to the same broker, also when another leads by now: one
+While batches of a lane are unanswered, more of that lane go to the same broker, also when another leads by now: one
 broker refuses them in order, so that all of them go on to the next in order.
 """
 
@@ -18,8 +18,7 @@ from typing import Any, Final, Unpack
 from lanner import limits
 from lanner.batch import Codec
 from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, side_bytes
-from lanner.client.brokers import Brokers
-from lanner.client.intake import (
+from lanner.client.arguments import (
     Columns,
     Moment,
     Text,
@@ -34,8 +33,9 @@ from lanner.client.intake import (
     split_by_size,
     value_bytes,
 )
+from lanner.client.brokers import Brokers
 from lanner.client.options import MessageOptions
-from lanner.client.parcel import Fate, Identity, Lane, Parcel
+from lanner.client.pending import Failed, Identity, PendingBatch, ProducerLane
 from lanner.client.receipts import Placed, Receipt, Receipts, Sending
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
 from lanner.client.session import Outcome, Session
@@ -52,6 +52,7 @@ from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _TICK_S: Final = 0.25  # how often deadlines are looked at while something is held up
+_OPEN_MS: Final = 1_500  # then another broker is asked for an id: the disk of this one may hang
 
 
 class _RoomByLeader:
@@ -63,7 +64,7 @@ class _RoomByLeader:
         self._routing = routing
         self._left: dict[Session, int] = {}
 
-    def left(self, lane: Lane) -> int:
+    def left(self, lane: ProducerLane) -> int:
         session: Session | None = lane.place
         if not lane.unanswered or session is None:
             session = lane.place = self._routing.leader(lane.topic, lane.partition)
@@ -74,7 +75,7 @@ class _RoomByLeader:
             left = self._left[session] = session.room
         return left
 
-    def use(self, lane: Lane, count: int) -> None:
+    def use(self, lane: ProducerLane, count: int) -> None:
         self._left[lane.place] -= count
 
 
@@ -116,7 +117,7 @@ class Producer:
             stamp=wall_ms_at if timestamps else None,
         )
         self._linger_ms = linger_ms
-        self._round: dict[tuple[str, int], Lane] = {}  # where messages without a key go at present
+        self._round: dict[tuple[str, int], ProducerLane] = {}  # where messages without a key go at present
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._scheduled = False
@@ -169,7 +170,7 @@ class Producer:
     ) -> Sending:
         """Take one message into the buffer; waits only while that is full.
 
-        Await what is returned for the message's fate, or forget it and let `flush` tell of failures.
+        Await what is returned for the message's outcome, or forget it and let `flush` tell of failures.
         """
         held = self._held
         if held.full or self._closed:
@@ -188,10 +189,10 @@ class Producer:
             expires_at_ms = expiry_moment(ttl_ms, expires_at, now_ms)
         dedup = b"" if dedup_id is None else dedup_bytes(dedup_id)
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
-        parcel = self._place(value, key, maps, number, partition, deliver_at_ms, expires_at_ms, dedup, route)
-        sending = Sending(parcel, len(parcel.values) - 1)
-        waiting = parcel.lane.sealed
-        if waiting and (waiting[-1] is parcel or len(parcel.values) == 1):
+        batch = self._place(value, key, maps, number, partition, deliver_at_ms, expires_at_ms, dedup, route)
+        sending = Sending(batch, len(batch.values) - 1)
+        waiting = batch.lane.sealed
+        if waiting and (waiting[-1] is batch or len(batch.values) == 1):
             await asyncio.sleep(0)  # a batch became full: a caller that sends in a tight loop lets it leave
         return sending
 
@@ -210,8 +211,8 @@ class Producer:
         expires_at_ms: int,
         dedup_id: bytes,
         route: Route,
-    ) -> Parcel:
-        """Put a checked message where it belongs: at the end of the parcel returned."""
+    ) -> PendingBatch:
+        """Put a checked message where it belongs: at the end of the batch returned."""
         held = self._held
         born_ms = self._loop.time() * 1000
         if partition is None and key is None and not dedup_id:
@@ -222,19 +223,19 @@ class Producer:
             lane = held.lane(route.topic, chosen, priority, not dedup_id)
         if dedup_id:  # the id is of the batch: such a message travels alone, and needs no sequence
             size = len(value) + MESSAGE_OVERHEAD_BYTES + side_bytes(key, headers)
-            parcel = held.add_sealed(
+            batch = held.add_sealed(
                 lane, [value], [key], [headers], size, born_ms, deliver_at_ms, expires_at_ms, dedup_id
             )
         else:
-            parcel = held.add(lane, value, key, headers, born_ms, deliver_at_ms, expires_at_ms)
+            batch = held.add(lane, value, key, headers, born_ms, deliver_at_ms, expires_at_ms)
         if not self._scheduled:
             if self._linger_ms == 0 or lane.sealed:
                 self._schedule()
             elif self._timer is None:
                 self._timer = self._loop.call_later(self._linger_ms / 1000, self._pump)
-        return parcel
+        return batch
 
-    def _round_lane(self, route: Route, priority: int) -> Lane:
+    def _round_lane(self, route: Route, priority: int) -> ProducerLane:
         """Round robin by batch: stay while a batch is open, then go on to the next partition."""
         lane = self._round.get((route.topic, priority))
         if lane is not None and lane.opened:
@@ -262,8 +263,8 @@ class Producer:
     ) -> Receipts:
         """Send columns of messages and wait for all of them.
 
-        When some fail, the first error is raised once the fate of all is known; with `return_errors` the receipts
-        tell instead (`Receipts.fates`).
+        When some fail, the first error is raised once the outcome of all is known; with `return_errors` the receipts
+        tell instead (`Receipts.outcomes`).
         """
         self._check_open()
         column = column_bytes(values)
@@ -278,7 +279,7 @@ class Producer:
         placed: list[Placed] = []
         for chosen, places in divide_by_key(route, partition, key_column, count):
             await self._place_columns(route, lane_number, chosen, columns, places, placed)
-        await self._wait_for(parcel for parcel, _ in placed)
+        await self._wait_for(batch for batch, _ in placed)
         receipts = Receipts(placed, count)
         if receipts.error is not None and not return_errors:
             raise type(receipts.error)(
@@ -307,7 +308,7 @@ class Producer:
             else:
                 lane = held.lane(route.topic, partition, priority)
             indexes = range(start, stop) if places is None else places[start:stop]
-            parcel = held.add_sealed(
+            batch = held.add_sealed(
                 lane,
                 values[start:stop],
                 None if columns.keys is None else [columns.keys[place] for place in indexes],
@@ -317,14 +318,14 @@ class Producer:
                 columns.deliver_at_ms,
                 columns.expires_at_ms,
             )
-            parcel.observed = True
+            batch.observed = True
             self._schedule()
-            placed.append(Placed(parcel, indexes))
+            placed.append(Placed(batch, indexes))
 
-    async def _wait_for(self, parcels: Iterable[Parcel]) -> None:
-        for parcel in parcels:
-            if not parcel.settled:
-                await parcel.waiters.wait()
+    async def _wait_for(self, batches: Iterable[PendingBatch]) -> None:
+        for batch in batches:
+            if not batch.settled:
+                await batch.waiters.wait()
 
     # ------------------------------------------------------------------ the pump
 
@@ -356,8 +357,8 @@ class Producer:
             self._expire_ms = moment_ms + _TICK_S * 1000
             self._report(held.expire(moment_ms))
         taken = held.take(moment_ms, _RoomByLeader(self._routing))
-        for parcel in taken.parcels:
-            self._hand_over(parcel, moment_ms)
+        for batch in taken.batches:
+            self._hand_over(batch, moment_ms)
         self._report(taken.refused)
         due_ms: float | None = None  # None: an answer, a connection or a producer id will schedule the next turn
         if held.needs_identity:
@@ -370,57 +371,59 @@ class Producer:
         delay_s = _TICK_S if due_ms is None else min(max(due_ms - moment_ms, 1.0) / 1000, _TICK_S)
         self._timer = self._loop.call_later(delay_s, self._pump)
 
-    def _hand_over(self, parcel: Parcel, moment_ms: float) -> None:
-        assert parcel.data is not None
-        lane = parcel.lane
-        left_ms = parcel.born_ms + self._held.timeout_ms - moment_ms
+    def _hand_over(self, batch: PendingBatch, moment_ms: float) -> None:
+        assert batch.data is not None
+        lane = batch.lane
+        left_ms = batch.born_ms + self._held.timeout_ms - moment_ms
         lane.place.call(
             Command.PUBLISH,
             Publish(lane.topic, lane.partition),
-            (parcel.data,),
-            partial(self._answered, parcel),
+            (batch.data,),
+            partial(self._answered, batch),
             max(left_ms, _TICK_S * 1000),
         )
 
-    def _answered(self, parcel: Parcel, outcome: Outcome) -> None:
+    def _answered(self, batch: PendingBatch, outcome: Outcome) -> None:
         moment_ms = self._loop.time() * 1000
-        if parcel.settled:
+        if batch.settled:
             return
         if isinstance(outcome, LannerError):
-            lane = parcel.lane
+            lane = batch.lane
             if isinstance(outcome, NotFoundError):
                 self._routing.forget(lane.topic)
             elsewhere = self._routing.failed(lane.topic, lane.partition, lane.place, outcome)
             sent = outcome.details.get("sent", True)
-            fates = self._held.failed(parcel, outcome, moment_ms, sent=sent, elsewhere=elsewhere)
+            failures = self._held.failed(batch, outcome, moment_ms, sent=sent, elsewhere=elsewhere)
         else:
             published = outcome.control
-            fates = self._held.acknowledged(
-                parcel, published.base_offset, published.append_ms, published.duplicate, moment_ms
+            failures = self._held.acknowledged(
+                batch, published.base_offset, published.append_ms, published.duplicate, moment_ms
             )
-            self._finish(parcel)
-        if fates:
-            self._report(fates)
-        if self._held.parcels and not self._scheduled:
+            self._finish(batch)
+        if failures:
+            self._report(failures)
+        if self._held.batches and not self._scheduled:
             self._schedule()
 
-    def _report(self, fates: Sequence[Fate]) -> None:
-        for parcel, error in fates:
-            if not parcel.observed:
+    def _report(self, failures: Sequence[Failed]) -> None:
+        for batch, error in failures:
+            if not batch.observed:
                 self._unobserved = self._unobserved or error
-            self._finish(parcel)
+            self._finish(batch)
 
-    def _finish(self, parcel: Parcel) -> None:
-        parcel.waiters.wake_all()
+    def _finish(self, batch: PendingBatch) -> None:
+        batch.waiters.wake_all()
         if self._room and not self._held.full:
             self._room.wake_all()
-        if self._flushed and not self._held.parcels:
+        if self._flushed and not self._held.batches:
             self._flushed.wake_all()
 
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
         try:
-            opened, _ = await self._brokers.request(Command.OPEN_PRODUCER, OpenProducer(), ProducerOpened)
+            opened, _ = await self._brokers.request(
+                Command.OPEN_PRODUCER, OpenProducer(), ProducerOpened, attempt_ms=_OPEN_MS
+            )
             self._held.identity = Identity(opened.producer_id, opened.epoch)
         except LannerError:
             await asyncio.sleep(_TICK_S)
@@ -432,8 +435,8 @@ class Producer:
     # ------------------------------------------------------------------ ending
 
     async def flush(self) -> None:
-        """Send everything now and wait until each fate is known. Raises the first failure nobody awaited."""
-        while self._held.parcels:
+        """Send everything now and wait until each outcome is known. Raises the first failure nobody awaited."""
+        while self._held.batches:
             self._held.seal_all()
             self._schedule()
             await self._flushed.wait()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator, Sequence
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
+from weakref import WeakSet
 
 from lanner.client.admin import Admin
+from lanner.client.arguments import Text
 from lanner.client.brokers import Brokers
 from lanner.client.commits import TIMEOUT_S, Claimed, Committed
 from lanner.client.consumer import Consumer
 from lanner.client.dead_reader import DeadLetterReader
-from lanner.client.intake import Text
+from lanner.client.member_reader import MemberReader
+from lanner.client.member_settings import split_options
 from lanner.client.options import (
     ColumnOptions,
     ConsumerOptions,
@@ -22,12 +26,14 @@ from lanner.client.options import (
     StageOptions,
 )
 from lanner.client.producer import Producer
-from lanner.client.reader import Reader
+from lanner.client.reader import Reader, check_one_topic
 from lanner.client.receipts import Receipt, Receipts
 from lanner.client.routing import Routing
 from lanner.client.session import TIMEOUT_MS
 from lanner.client.stages import Staged, StageWriter
 from lanner.client.transactions import Transaction, Transactions
+
+_log: Final = logging.getLogger("lanner.client")
 
 
 class Queue:
@@ -45,6 +51,7 @@ class Queue:
         self._routing = Routing(self._brokers)
         self._publisher: Producer | None = None
         self._producers: list[Producer] = []
+        self._members: WeakSet[Consumer | MemberReader] = WeakSet()  # that have joined a group, or may
         self._transactions = Transactions(self._brokers, self._routing)
         self.admin = Admin(self._brokers, self._routing)
 
@@ -147,27 +154,43 @@ class Queue:
 
     # ------------------------------------------------------------------ consuming
 
-    def consumer(self, topic: str, group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
-        """A member of a queue group. `async with` gives back at the end what was not settled.
+    def consumer(self, topic: str | Sequence[str], group: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """A consumer of a queue group. `async with` gives back at the end what was not settled.
 
         Options: max_messages, max_bytes, lease_ms, prefetch, partitions, start, auto_ack, auto_extend, member.
         `prefetch` fixes how many messages `async for` takes at a time; by default it takes what it can handle in a
         tenth of a second. `auto_extend` keeps extending the leases of what is held. `auto_ack` settles as it hands
         out: at most once.
+
+        By default all consumers of a group share all partitions. With an assignor ("sticky", "range", "round_robin")
+        each is a member with partitions of its own, and the topic may be a pattern, such as "refunds.*". Further
+        options of members: instance, session_ms, rack, on_assigned, on_revoked, on_lost, register.
         """
         self._brokers.check_open()
-        return Consumer(self._brokers, self._routing, topic, group, **options)
+        settings, rest = split_options(options)
+        consumer = Consumer(self._brokers, self._routing, topic, group, settings, **rest)
+        self._members.add(consumer)
+        return consumer
 
-    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> Reader:
+    def reader(self, topic: str | Sequence[str], **options: Unpack[ReaderOptions]) -> Reader:
         """Read a topic as a stream, in offset order within each partition.
 
         Options: partitions, start, until_end, group, priorities, from_followers, page_bytes, buffer_bytes_max, on_hole.
         `start` is "earliest", "latest", an offset, a datetime, or offsets by partition; where a group has committed,
         that wins, and "committed" is an error where it has not (or has expired). `until_end` stops at what is the end
         now. `from_followers` lets brokers answer that do not lead.
+
+        With an assignor ("sticky", "range", "round_robin") the reader is a member of its group: it reads the partitions
+        that it is given and hands them over when others join or leave; there may be several topics, and patterns.
+        Further options of members: instance, session_ms, rack, on_assigned, on_revoked, on_lost, stall_ms.
         """
         self._brokers.check_open()
-        return Reader(self._brokers, self._routing, topic, **options)
+        settings, rest = split_options(options)
+        if settings.assignor is not None:
+            reader = MemberReader(self._brokers, self._routing, topic, settings, **rest)
+            self._members.add(reader)
+            return reader
+        return Reader(self._brokers, self._routing, check_one_topic(topic, settings), **rest)
 
     def dead_letter_reader(self, topic: str, group: str, **options: Unpack[DeadReaderOptions]) -> DeadLetterReader:
         """Read the dead letters of a group as a stream, in the order in which they died on each partition.
@@ -190,9 +213,14 @@ class Queue:
         return self
 
     async def close(self, *, flush: bool = True) -> None:
-        """Send what producers still hold, then hang up. Without `flush` what is not confirmed is given up."""
+        """Send what producers still hold, leave the groups, then hang up. Without `flush` what is not confirmed is
+        given up."""
         try:
             if flush and not self._brokers.is_closed:
+                leaving = [member.leave() for member in self._members]
+                for outcome in await asyncio.gather(*leaving, return_exceptions=True):
+                    if isinstance(outcome, Exception):  # a callback's, mostly: the others leave all the same
+                        _log.error("a member of a group did not leave in good order", exc_info=outcome)
                 closing = [producer.close() for producer in self._producers]
                 for outcome in await asyncio.gather(*closing, return_exceptions=True):
                     if isinstance(outcome, BaseException):
@@ -200,6 +228,8 @@ class Queue:
         finally:
             for producer in self._producers:
                 producer.abandon()
+            for member in self._members:
+                member.abandon()
             await self._routing.close()
             await self._brokers.close()
 

@@ -50,6 +50,7 @@ _PAUSE_S_MAX: Final = 1.0
 _PAUSE_SHARE: Final = 0.125  # of the time that a search already takes
 _LOOKS: Final = 2
 _SECOND_LOOK_S: Final = 0.15
+_LAG_S: Final = 1.0  # so far may brokers be behind each other
 _SEARCH_S: Final = 30.0  # so long a leader is looked for without anybody asking again
 
 WORTH_A_LOOK: Final = (NotLeader, ConnectionLost, DeadlineExceeded, ServiceUnavailable, BadGateway)
@@ -70,9 +71,10 @@ class Route(NamedTuple):
 class Routing:
     """Routes by topic, looked up once and refreshed when they grow old or prove wrong."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, *, refresh_s: float = REFRESH_S) -> None:
         self.on_change: list[Callable[[str], None]] = []  # a topic's leaders or partitions are others now
         self._brokers = brokers
+        self._refresh_s = refresh_s
         self._routes: dict[str, Route] = {}
         self._hinted: dict[tuple[str, int], float] = {}  # when a hint named the leader
         self._lookups: dict[str, asyncio.Task[Route]] = {}
@@ -85,7 +87,7 @@ class Routing:
     def known(self, topic: str) -> Route | None:
         """The route if it is known; an old one is refreshed in the background."""
         route = self._routes.get(topic)
-        if route is not None and time.monotonic() - route.seen_at > REFRESH_S:
+        if route is not None and time.monotonic() - route.seen_at > self._refresh_s:
             self.refresh(topic)
         return route
 
@@ -143,6 +145,12 @@ class Routing:
             else:
                 led.setdefault(session, []).append(partition)
         return led, orphans
+
+    def is_gone(self, topic: str, partition: int, since: float) -> bool:
+        """Whether a broker says, a while after this time (`time.monotonic`), that the topic lacks a partition that it
+        had then: it was made anew. What is said earlier may be from before it grew, by a broker that lags."""
+        route = self._routes.get(topic)
+        return route is not None and partition >= route.partitions and route.seen_at > since + _LAG_S
 
     def failed(self, topic: str, partition: int, asked: Session | None, error: LannerError) -> bool:
         """Learn from an error. True: there is reason to ask again at once, somewhere else."""
@@ -216,6 +224,10 @@ class Routing:
         searching_s = now - self._search_began
         pause_s = min(_PAUSE_S_MAX, max(_PAUSE_S_MIN, searching_s * _PAUSE_SHARE)) * (0.5 + random.random())
         await asyncio.sleep(max(0.0, self._asked_at + pause_s - now))
+
+    def learn(self, found: TopicInfo, asked_at: float) -> None:
+        """What a broker told of a topic to somebody else, who asked at this time (`time.monotonic`)."""
+        self._apply(found, asked_at)
 
     def _apply(self, found: TopicInfo, asked_at: float) -> Route | None:
         """Take in what a broker says of one topic; None: it says that there is no such topic."""

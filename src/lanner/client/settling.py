@@ -1,15 +1,17 @@
-"""How settles reach the brokers: with the next poll when one is about to leave, else alone at the end of the turn.
+"""How settles reach the brokers: with the next poll of that broker if one is about to leave, else alone.
 
 Each item goes to the leader of its partition; one settle may so become several *pieces*, and it ends when the last
 piece has its outcome. A piece that could not be sent, whose answer was lost, or whose partition has moved, is sent
 again until the deadline. Its token, offsets and kind make that safe: a settle that took effect is answered as it was.
 Only a cluster below feature level 2 may call it lost, and then the error says that the first may have done its work.
+A partition that is not there any more, because its topic was made anew with fewer, has no leases: that is said at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from lanner import limits
@@ -17,12 +19,14 @@ from lanner.client.brokers import Brokers
 from lanner.client.delivery import Settling
 from lanner.client.routing import Routing
 from lanner.client.session import Outcome, Session
-from lanner.errors import LannerError, LeaseLost, NotLeader, from_wire
+from lanner.errors import LannerError, LeaseLost, NotLeader, PartitionNotFound, from_wire
 from lanner.net.backoff import Backoff
 from lanner.net.waiters import Waiters
 from lanner.wire.messages import Command, Release, Settle, SettledItem, SettleItem
 
 _PAUSE_S: Final = 0.1
+_ITEM_BYTES: Final = 48  # of a settle in a request, at most, besides its reason
+_REQUEST_BYTES_MAX: Final = limits.CONTROL_BYTES_MAX - 16 * limits.KIB  # of settles; a broker hangs up on one with more
 
 
 class Piece(NamedTuple):
@@ -44,6 +48,7 @@ class SettleQueue:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Piece] = []
         self._flush_due = False
+        self._is_held = False  # a poll is about to leave
         self._underway = 0
         self._ended = Waiters()  # for every settle to have its outcome
 
@@ -61,16 +66,42 @@ class SettleQueue:
         self._flush_soon()
         return settling
 
-    def take(self) -> list[Piece]:
-        """What waits, for a poll to carry to the broker that leads everything; as much as one request may hold."""
+    def take(self, session: Session) -> list[Piece]:
+        """What waits for the leader of its partitions to be told, for a poll of that broker to carry; as much as one
+        request may hold."""
         taken: list[Piece] = []
-        size = 0
-        while self._waiting and not self._waiting[0].releases:
-            size += len(self._waiting[0].items)
-            if size > limits.SETTLE_RANGES_MAX:
-                break
-            taken.append(self._waiting.pop(0))
+        left: list[Piece] = []
+        room, room_bytes = limits.SETTLE_RANGES_MAX, _REQUEST_BYTES_MAX
+        alone = not self._brokers.are_several
+        for piece in self._waiting:
+            if piece.releases:
+                left.append(piece)
+                continue
+            for leader, part in [(session, piece)] if alone else self._divide(piece):
+                size = _size(part)
+                if leader is session and len(part.items) <= room and size <= room_bytes:
+                    taken.append(part)
+                    room -= len(part.items)
+                    room_bytes -= size
+                else:
+                    left.append(part)
+        self._waiting = left
         return taken
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep what waits for the polls that leave in this block, or soon after it; `flush` sends what they left."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, and keep nothing any more."""
+        self._is_held = False
+        if self._waiting:
+            self._flush()
 
     async def idle(self) -> None:
         """Return when every settle has its outcome."""
@@ -86,12 +117,14 @@ class SettleQueue:
 
     def _flush(self) -> None:
         self._flush_due = False
+        if self._is_held:
+            return
         waiting, self._waiting = self._waiting, []
         loads: dict[tuple[Session, bool], list[Piece]] = {}
         for piece in waiting:
             for session, part in self._divide(piece):
                 if session is None:
-                    self._failed([part], None, NotLeader("nobody leads the partition at present", sent=False))
+                    self._failed([part], None, self._why_unled(part))
                 else:
                     loads.setdefault((session, part.releases), []).append(part)
         for (session, releases), pieces in loads.items():
@@ -113,13 +146,23 @@ class SettleQueue:
         """A piece by who leads its partitions now; mostly that is one broker."""
         partitions = {item.partition for item in piece.items}
         leaders = {partition: self._routing.leader(self._topic, partition) for partition in partitions}
-        if len(set(leaders.values())) == 1:
+        if len(leaders) == 1 or (len(set(leaders.values())) == 1 and None not in leaders.values()):
             return [(leaders.popitem()[1], piece)]
-        divided: dict[Session | None, list[SettleItem]] = {}
+        divided: dict[tuple[Session | None, int], list[SettleItem]] = {}
         for item in piece.items:
-            divided.setdefault(leaders[item.partition], []).append(item)
+            leader = leaders[item.partition]
+            # Of those that nobody leads, one may come back and another be gone for good.
+            alone = item.partition if leader is None else -1
+            divided.setdefault((leader, alone), []).append(item)
         piece.settling.pieces += len(divided) - 1
-        return [(session, piece._replace(items=items)) for session, items in divided.items()]
+        return [(session, piece._replace(items=items)) for (session, _), items in divided.items()]
+
+    def _why_unled(self, piece: Piece) -> LannerError:
+        """Why nobody can be asked about the partitions of a piece."""
+        began = piece.settling.deadline - self._brokers.timeout_ms / 1000
+        if all(self._routing.is_gone(self._topic, item.partition, began) for item in piece.items):
+            return PartitionNotFound()
+        return NotLeader(f"nobody leads {self._topic}/{piece.items[0].partition} at present", sent=False)
 
     # ------------------------------------------------------------------ answers
 
@@ -158,11 +201,23 @@ class SettleQueue:
         where = f"{self._topic}/{item.partition}/{item.first_offset}"
         if item.count > 1:
             where += f" and the {item.count - 1} after it"
+        if result.code == PartitionNotFound.code:
+            return self._gone(item)
         if result.code != LeaseLost.code:
-            return from_wire(result.code, f"{where} could not be settled")
+            return from_wire(
+                result.code, f"{where} could not be settled: {from_wire(result.code, '').message.rstrip('.')}"
+            )
         maybe = "; or it took effect already, and only the answer was lost" if uncertain else ""
         return LeaseLost(
             f"the lease of {where} has ended, or it was leased again: the settle had no effect{maybe}",
+            partition=item.partition,
+            offset=item.first_offset,
+        )
+
+    def _gone(self, item: SettleItem) -> LannerError:
+        return LeaseLost(
+            f"{self._topic} was made anew, and has no partition {item.partition} now: the lease of "
+            f"{self._topic}/{item.partition}/{item.first_offset} went with the old topic",
             partition=item.partition,
             offset=item.first_offset,
         )
@@ -176,7 +231,10 @@ class SettleQueue:
                 piece.settling.uncertain = piece.settling.uncertain or error.details.get("sent", True)
                 again.append(piece)
             else:
-                piece.settling.error = piece.settling.error or error
+                if not isinstance(error, PartitionNotFound):
+                    piece.settling.error = piece.settling.error or error
+                elif not piece.releases:
+                    piece.settling.error = piece.settling.error or self._gone(piece.items[0])
                 self._end(piece)
         self._send_later(again)
 
@@ -202,14 +260,29 @@ class SettleQueue:
             self._ended.wake_all()
 
 
+def _size(piece: Piece) -> int:
+    """At most so many bytes it takes in a request."""
+    return sum(_ITEM_BYTES + (len(item.reason.encode()) if item.reason else 0) for item in piece.items)
+
+
 def _portions(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """As many pieces together as one request may hold; one that is larger goes alone, and is refused."""
+    """As many pieces together as one request may hold; one that is larger is cut."""
     portion: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        if portion and size + len(piece.items) > limits.SETTLE_RANGES_MAX:
+    count = size = 0
+    for piece in [part for whole in pieces for part in _cut(whole)]:
+        count, size = count + len(piece.items), size + _size(piece)
+        if portion and (count > limits.SETTLE_RANGES_MAX or size > _REQUEST_BYTES_MAX):
             yield portion
-            portion, size = [], 0
+            portion, count, size = [], len(piece.items), _size(piece)
         portion.append(piece)
-        size += len(piece.items)
     yield portion
+
+
+def _cut(piece: Piece) -> list[Piece]:
+    """A piece in parts that each fit into a request; nearly always that is one."""
+    items = piece.items
+    if len(items) <= limits.SETTLE_RANGES_MAX and _size(piece) <= _REQUEST_BYTES_MAX:
+        return [piece]
+    middle = len(items) // 2
+    piece.settling.pieces += 1
+    return [*_cut(piece._replace(items=items[:middle])), *_cut(piece._replace(items=items[middle:]))]

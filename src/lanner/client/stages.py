@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple, Unpack
 
 from lanner import batch, limits
 from lanner.client.accumulator import MESSAGE_OVERHEAD_BYTES, side_bytes
-from lanner.client.brokers import Brokers
-from lanner.client.intake import (
+from lanner.client.arguments import (
     Columns,
     Text,
     check_bound,
@@ -32,8 +31,9 @@ from lanner.client.intake import (
     split_by_size,
     value_bytes,
 )
+from lanner.client.brokers import Brokers
 from lanner.client.options import StageColumnOptions, StagedMessageOptions
-from lanner.client.parcel import is_worth_repeating
+from lanner.client.pending import is_worth_repeating
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
 from lanner.client.session import Outcome
 from lanner.errors import LannerError, NotFoundError, NotLeader, ServiceUnavailable, ValidationError
@@ -75,7 +75,7 @@ class Staged(NamedTuple):
     repeated: bool = False  # the sequence was committed before: nothing was staged
 
 
-class _Lane:
+class _PartitionQueue:
     """One partition, as one attempt fills it."""
 
     __slots__ = ("first", "incarnation", "next", "partition", "sending", "topic", "waiting")
@@ -150,7 +150,7 @@ class StageWriter:
         self._batch_messages = batch_messages
         self._codec = CODECS[codec]
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._lanes: dict[tuple[str, int], _PartitionQueue] = {}
         self._open: dict[_Kind, _Open] = {}
         self._round: dict[tuple[str, int], int] = {}  # where messages without a key go at present
         self._buffered = 0
@@ -319,7 +319,7 @@ class StageWriter:
             route = self._routing.known(kind.topic)
             if route is None:
                 raise NotFoundError(f"topic {kind.topic!r} was deleted while it was published to", topic=kind.topic)
-            lane = self._lanes[kind.topic, kind.partition] = _Lane(route, kind.partition)
+            lane = self._lanes[kind.topic, kind.partition] = _PartitionQueue(route, kind.partition)
         if lane.next >= limits.STAGES_PER_ATTEMPT_MAX:
             raise ValidationError(
                 f"one task may stage {limits.STAGES_PER_ATTEMPT_MAX} batches on {lane.topic}/{lane.partition}: use "
@@ -332,7 +332,7 @@ class StageWriter:
         if lane.sending is None:
             lane.sending = self._loop.create_task(self._send(lane))
 
-    async def _send(self, lane: _Lane) -> None:
+    async def _send(self, lane: _PartitionQueue) -> None:
         """Send what a lane holds, in order, until nothing is left. What fails for good fails the writer."""
         deadline = self._loop.time() + self._brokers.timeout_ms / 1000
         backoff = Backoff()
@@ -354,7 +354,7 @@ class StageWriter:
             lane.sending = None
             self._news.set()
 
-    async def _send_window(self, lane: _Lane, deadline: float) -> LannerError | None:
+    async def _send_window(self, lane: _PartitionQueue, deadline: float) -> LannerError | None:
         """The next batches of a lane together; why the first that failed did. Those behind it are sent again."""
         await self._routing.route(lane.topic)
         session = self._routing.leader(lane.topic, lane.partition)
@@ -380,7 +380,7 @@ class StageWriter:
             self._news.set()
         return None
 
-    def _named(self, lane: _Lane, number: int) -> Stage:
+    def _named(self, lane: _PartitionQueue, number: int) -> Stage:
         return Stage(
             lane.topic,
             lane.partition,

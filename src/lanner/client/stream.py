@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple
 
 from lanner.batch import Batch, decode, never_decodes
@@ -124,23 +125,25 @@ class ReadBatch:
         return None if found is None else found[self._start :]
 
     def messages(self) -> Iterator[Message]:
-        keys, headers, timestamps = self.keys(), self.headers(), self.timestamps()
-        header = self.batch.header
-        for place, value in enumerate(self.values()):
-            yield Message(
-                self.topic,
-                self.partition,
-                self.offsets[place],
-                value,
-                keys[place],
-                headers[place],
-                header.priority,
-                self.timestamp_ms,
-                None if timestamps is None else timestamps[place],
-                header.deliver_at_ms,
-                header.expires_at_ms,
-                flags=self.flags,
-            )
+        """Every message as an object, each made when it is asked for."""
+        header, timestamps = self.batch.header, self.timestamps()
+        columns = zip(
+            repeat(self.topic),
+            repeat(self.partition),
+            self.offsets,
+            self.values(),
+            self.keys(),
+            self.headers(),
+            repeat(header.priority),
+            repeat(self.timestamp_ms),
+            repeat(None) if timestamps is None else timestamps,
+            repeat(header.deliver_at_ms),
+            repeat(header.expires_at_ms),
+            repeat(0),  # no attempt: it is read, not delivered
+            repeat(self.flags),
+            strict=False,  # some have no end
+        )
+        return map(Message._make, columns)
 
     def __repr__(self) -> str:
         return f"<ReadBatch {self.topic}/{self.partition} offsets {self.first_offset}..{self.next_offset - 1}>"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from lanner.client.arguments import Text
 from lanner.client.brokers import Brokers
 from lanner.client.commits import TIMEOUT_S, Claimed, Commits, Committed, check_manner, check_names, plan_commit
-from lanner.client.intake import Text
 from lanner.client.options import StageColumnOptions, StagedMessageOptions, StageOptions
 from lanner.client.routing import Routing
 from lanner.client.stages import Staged, StageWriter

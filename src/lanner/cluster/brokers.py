@@ -364,6 +364,11 @@ def cancel_plan(state: State, command: CancelPlan) -> int:
         raise ConflictError(f"plan {plan.plan_id} is {plan.state}; there is nothing to cancel", plan_id=plan.plan_id)
     if plan.kind in (PlanKind.JOIN, PlanKind.METADATA, PlanKind.REMOVE):
         raise ConflictError(f"plan {plan.plan_id} keeps the cluster's own metadata in order and cannot be cancelled")
+    if plan.kind is PlanKind.REPAIR and state.counters.feature_level >= features.REPAIRS:
+        raise ConflictError(
+            f"plan {plan.plan_id} replaces a damaged copy and cannot be cancelled: that copy serves nobody any more, "
+            "and its broker would report it again"
+        )
     if plan.kind is PlanKind.DRAIN and not plan.cancelled:
         undrain_broker(state, UndrainBroker(plan.node_id))
     else:

@@ -19,19 +19,21 @@ The shell drives it so, while its broker leads the metadata and the leader's own
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final, NamedTuple, Protocol
 
 from lanner import limits
-from lanner.cluster.assignors import Answer, Place, Question
+from lanner.cluster.assignors import Answer, Question
 from lanner.cluster.group_changes import Assigned, Change, Expired, Forced, Forgotten, Moves
 from lanner.cluster.grouped import Group
+from lanner.model import TopicPartitionId
 
 QUIET_MS: Final = 100  # so long nothing may change before a question is asked,
 OPEN_MS_MAX: Final = 500  # but it does not wait longer than this,
 FIRST_OPEN_MS_MAX: Final = 1_000  # nor the first one of a group longer than this
 
+_NEVER_MS: Final = 1 << 62
 _CHANGE_BYTES: Final = 60  # at most, without moves
 _MOVE_BYTES: Final = 12
 _COMMAND_BYTES: Final = 63 * limits.KIB
@@ -80,8 +82,9 @@ class Coordinator:
         self._versions: dict[int, int] = {}  # group → the version whose question was answered, or is open
         self._windows: dict[int, _Window] = {}  # group → its open question
         self._answers: dict[int, tuple[int, Answer]] = {}  # group → version and answer, until it has applied
-        self._waits: dict[int, dict[Place, _Wait]] = {}  # group → partitions that wait for their owners
+        self._waits: dict[int, dict[TopicPartitionId, _Wait]] = {}  # group → partitions that wait for their owners
         self._empty: set[int] = set()  # groups without members
+        self._idle_ms = _NEVER_MS  # by the time of day: before that none of them is to be forgotten
         self.applied(list(cluster.groups()))
 
     # ------------------------------------------------------------------ what happens
@@ -103,6 +106,16 @@ class Coordinator:
         """How long nothing was heard of a member; None: it is not known here."""
         heard_ms = self._heard_ms.get(member)
         return None if heard_ms is None else self._now_ms - heard_ms
+
+    def is_open(self, number: int) -> bool:
+        """Whether a group's question is not answered, or the answer has not applied."""
+        return number in self._windows
+
+    def waits(self, number: int) -> dict[TopicPartitionId, int]:
+        """The partitions of a group that wait for their owners, and for how long, in milliseconds."""
+        return {
+            partition_id: self._now_ms - wait.since_ms for partition_id, wait in self._waits.get(number, {}).items()
+        }
 
     def applied(self, numbers: Iterable[int]) -> None:
         """These groups have changed."""
@@ -137,7 +150,11 @@ class Coordinator:
             self._heard_ms[member], self._group_of[member] = self._now_ms, number
             heappush(self._checks, (self._now_ms, member))
         self._members[number] = set(group.members)
-        (self._empty.discard if group.members else self._empty.add)(number)
+        if group.members:
+            self._empty.discard(number)
+        else:
+            self._empty.add(number)
+            self._idle_ms = min(self._idle_ms, _idle_from_ms(group))
 
     def _drop_member(self, member: int) -> None:
         del self._heard_ms[member], self._group_of[member]
@@ -155,25 +172,35 @@ class Coordinator:
 
     def _note_waits(self, number: int, group: Group) -> None:
         before = self._waits.pop(number, {})
-        found: dict[Place, _Wait] = {}
-        for places in group.inherited.values():
-            for place in places:
-                _, grant, heir = group.owner_of(place)
-                known = before.get(place)
+        found: dict[TopicPartitionId, _Wait] = {}
+        for partition_ids in group.inherited.values():
+            for partition_id in partition_ids:
+                _, grant, heir = group.owner_of(partition_id)
+                known = before.get(partition_id)
                 same = known is not None and (known.grant, known.heir) == (grant, heir)
-                found[place] = known if known is not None and same else _Wait(grant, heir, self._now_ms)
+                found[partition_id] = known if known is not None and same else _Wait(grant, heir, self._now_ms)
         if found:
             self._waits[number] = dict(sorted(found.items()))
 
     # ------------------------------------------------------------------ what is to be done
 
-    def questions(self) -> list[Asked]:
-        """The questions that should be asked now; each is named until it is answered or has changed."""
-        found = []
+    def questions(
+        self, busy: Container[int] = (), partitions_max: int = limits.SUBSCRIBED_PARTITIONS_MAX
+    ) -> list[Asked]:
+        """The questions that should be asked now; each is named until it is answered or has changed.
+
+        `busy`: groups that are left out, because their answer is being looked for. Once the questions ask for
+        `partitions_max` partitions the rest wait for the next time.
+        """
+        found: list[Asked] = []
         for number, window in self._windows.items():
-            if number not in self._answers and self._is_over(window):
-                group = self._cluster.groups()[number]
-                found.append(Asked(number, window.version, group.row.assignor, self._cluster.question_of(group)))
+            if number in busy or number in self._answers or not self._is_over(window):
+                continue
+            group = self._cluster.groups()[number]
+            found.append(Asked(number, window.version, group.row.assignor, self._cluster.question_of(group)))
+            partitions_max -= sum(found[-1].question.topics.values())
+            if partitions_max <= 0:
+                break
         return found
 
     def _is_over(self, window: _Window) -> bool:
@@ -230,21 +257,28 @@ class Coordinator:
                 yield Assigned(number, version, _in_columns(part))
 
     @staticmethod
-    def _moves(group: Group, answer: Answer) -> Iterator[tuple[Place, int]]:
+    def _moves(group: Group, answer: Answer) -> Iterator[tuple[TopicPartitionId, int]]:
         """What of the answer differs from the present targets: who is to follow, else who owns."""
-        for place, member in sorted(answer.items()):
-            owner, _, heir = group.owner_of(place)
+        for partition_id, member in sorted(answer.items()):
+            owner, _, heir = group.owner_of(partition_id)
             if member != (heir or owner):
-                yield place, member
+                yield partition_id, member
 
     def _find_idle(self, now_ms: int) -> Iterator[Change]:
-        for number in sorted(self._empty):
-            row = self._cluster.groups()[number].row
-            if row.generation_ms + limits.GROUP_IDLE_MS <= now_ms:
-                yield Forgotten(number, row.generation)
+        if now_ms < self._idle_ms:  # there may be thousands, and it is asked at every tick
+            return
+        empty = [self._cluster.groups()[number] for number in sorted(self._empty)]
+        self._idle_ms = min(map(_idle_from_ms, empty), default=_NEVER_MS)
+        for group in empty:
+            if _idle_from_ms(group) <= now_ms:
+                yield Forgotten(group.row.number, group.row.generation)
 
 
-def _in_columns(moves: list[tuple[Place, int]]) -> tuple[Moves, ...]:
+def _idle_from_ms(group: Group) -> int:
+    return group.row.generation_ms + limits.GROUP_IDLE_MS
+
+
+def _in_columns(moves: list[tuple[TopicPartitionId, int]]) -> tuple[Moves, ...]:
     by_topic: dict[int, list[tuple[int, int]]] = {}
     for (topic, partition), member in moves:
         by_topic.setdefault(topic, []).append((partition, member))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from lanner.cluster.assignors import Question, Subscriber
-from lanner.cluster.grouped import NOBODY, Group, MemberRow, Place
+from lanner.cluster.grouped import NOBODY, Group, MemberRow
 from lanner.cluster.state import State
 from lanner.errors import InstanceFenced, MemberFenced, MembershipRequired, MemberUnknown
+from lanner.model import TopicPartitionId
 
 Fence = tuple[int, int]  # number of the group, grant
 NOTHING_SEEN: Final[Fence] = (0, 0)
@@ -40,10 +41,10 @@ class MemberView(NamedTuple):
 def view_of(state: State, group: Group, member: MemberRow) -> MemberView:
     held: list[Holding] = []
     revoked: list[Holding] = []
-    for place in sorted(group.owned.get(member.number, ())):
-        _, grant, heir = group.owner_of(place)
-        first = place[1] < group.owners[place[0]].first
-        one = Holding(state.groups.names[place[0]], place[0], place[1], grant, first)
+    for partition_id in sorted(group.owned.get(member.number, ())):
+        _, grant, heir = group.owner_of(partition_id)
+        first = partition_id[1] < group.owners[partition_id[0]].first
+        one = Holding(state.groups.names[partition_id[0]], partition_id[0], partition_id[1], grant, first)
         (held if heir == NOBODY else revoked).append(one)
     row = group.row
     return MemberView(row.number, row.generation, member.number, group.session_ms(member), tuple(held), tuple(revoked))
@@ -68,11 +69,19 @@ def find_member(group: Group | None, name: str, member_id: str) -> MemberRow:
     )
 
 
+def is_behind(state: State, name: str, seen: Fence) -> bool:
+    """Whether this copy does not know yet what a member of the group has seen."""
+    group = state.groups.by_name(name)
+    if group is None:
+        return seen[0] >= state.counters.next_group
+    return (group.row.number, group.row.generation) < seen
+
+
 def question_of(state: State, group: Group) -> Question:
     """What the group's assignor is to answer. The present: who is to follow, else who owns."""
     members = tuple(Subscriber(number, group.topics_of(one), one.rack) for number, one in sorted(group.members.items()))
     counts = {incarnation: len(group.owners[incarnation].owners) for incarnation in sorted(group.topics())}
-    present: dict[Place, int] = {}
+    present: dict[TopicPartitionId, int] = {}
     for incarnation in counts:
         row = group.owners[incarnation]
         for partition, (owner, heir) in enumerate(zip(row.owners, row.heirs, strict=True)):
@@ -82,8 +91,8 @@ def question_of(state: State, group: Group) -> Question:
     return Question(members, counts, present, racks)
 
 
-def _racks_of(state: State, counts: dict[int, int]) -> dict[Place, frozenset[str]]:
-    racks: dict[Place, frozenset[str]] = {}
+def _racks_of(state: State, counts: dict[int, int]) -> dict[TopicPartitionId, frozenset[str]]:
+    racks: dict[TopicPartitionId, frozenset[str]] = {}
     for topic in state.topics.values():
         if topic.incarnation in counts:
             for partition, set_id in enumerate(topic.set_ids):
@@ -92,7 +101,22 @@ def _racks_of(state: State, counts: dict[int, int]) -> dict[Place, frozenset[str
     return racks
 
 
-def resolve(state: State, name: str, member_id: str, seen: Fence, place: Place) -> Fence | None:
+def is_owned(state: State, name: str, set_id: int, idle_since_ms: int) -> bool:
+    """Whether a group is in use on the partition of this set: it has an owner there, or it changed since that time. So
+    the progress of a quiet group outlives the moment between two of its members."""
+    group = state.groups.by_name(name)
+    if group is None:
+        return False
+    if group.row.generation_ms > idle_since_ms:
+        return True
+    record = state.sets.get(set_id)
+    topic = None if record is None else state.topics.get(record.topic)
+    if record is None or topic is None:
+        return bool(group.owned)
+    return group.owner_of((topic.incarnation, record.partition))[0] != NOBODY
+
+
+def resolve(state: State, name: str, member_id: str, seen: Fence, partition_id: TopicPartitionId) -> Fence | None:
     """The fence that a call of this member (or of none) stands for; None: this copy is behind what it has seen."""
     group = state.groups.by_name(name)
     if group is None:
@@ -108,7 +132,7 @@ def resolve(state: State, name: str, member_id: str, seen: Fence, place: Place) 
     if not member_id and seen == NOTHING_SEEN:
         if group.members:
             raise MembershipRequired(
-                f"the {len(group.members)} members of group {name!r} have its partitions ({row.assignor}): join it",
+                f"group {name!r} has members, and each partition belongs to one of them ({row.assignor}): join it",
                 group=name,
                 assignor=row.assignor,
             )
@@ -118,14 +142,14 @@ def resolve(state: State, name: str, member_id: str, seen: Fence, place: Place) 
     if not member_id:
         return _forced(group, seen)
     one = find_member(group, name, member_id)
-    owner, grant, _ = group.owner_of(place)
+    owner, grant, _ = group.owner_of(partition_id)
     if owner != one.number or (row.number, grant) > seen:
         raise MemberFenced(
-            f"member {member_id!r} of group {name!r} does not have partition {place[1]} as of generation {seen[1]}; "
-            f"the group is at {row.generation}: stop working on it, and release it",
+            f"member {member_id!r} of group {name!r} does not have partition {partition_id[1]} as of generation "
+            f"{seen[1]}; the group is at {row.generation}: stop working on it, and release it",
             group=name,
             member=member_id,
-            partition=place[1],
+            partition=partition_id[1],
             generation=row.generation,
         )
     return row.number, grant

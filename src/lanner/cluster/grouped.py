@@ -16,9 +16,8 @@ from typing import Final, Protocol
 import msgspec
 
 from lanner.cluster.globs import matches
-from lanner.model import GroupKind
+from lanner.model import GroupKind, TopicPartitionId
 
-Place = tuple[int, int]  # incarnation of the topic, partition
 NOBODY: Final = 0
 
 _NUMBER_BYTES: Final = 8
@@ -100,8 +99,8 @@ class Group:
         self.instances: dict[str, int] = {}
         self.replaced: dict[str, int] = {}  # ids of processes that were taken over → number of who did
         self.owners: dict[int, OwnersRow] = {}  # by incarnation
-        self.owned: dict[int, set[Place]] = {}  # member → what it owns
-        self.inherited: dict[int, set[Place]] = {}  # member → what it is to follow in
+        self.owned: dict[int, set[TopicPartitionId]] = {}  # member → what it owns
+        self.inherited: dict[int, set[TopicPartitionId]] = {}  # member → what it is to follow in
         self.wanted: dict[int, frozenset[int]] = {}  # subscription → incarnations
         self.seen: dict[int, int] = {}  # member → the generation in which its own view changed last
 
@@ -128,12 +127,12 @@ class Group:
         """What some member wants now."""
         return frozenset().union(*self.wanted.values())
 
-    def owner_of(self, place: Place) -> tuple[int, int, int]:
+    def owner_of(self, partition_id: TopicPartitionId) -> tuple[int, int, int]:
         """(owner, grant, heir) of a partition; nobody, where the group does not know it."""
-        row = self.owners.get(place[0])
-        if row is None or not 0 <= place[1] < len(row.owners):
+        row = self.owners.get(partition_id[0])
+        if row is None or not 0 <= partition_id[1] < len(row.owners):
             return NOBODY, 0, NOBODY
-        return row.owners[place[1]], row.grants[place[1]], row.heirs[place[1]]
+        return row.owners[partition_id[1]], row.grants[partition_id[1]], row.heirs[partition_id[1]]
 
     def add_member(self, one: MemberRow) -> None:
         self.members[one.number] = one
@@ -150,29 +149,29 @@ class Group:
         for member_id in one.replaced:
             del self.replaced[member_id]
 
-    def set_owner(self, place: Place, owner: int, grant: int, heir: int) -> None:
+    def set_owner(self, partition_id: TopicPartitionId, owner: int, grant: int, heir: int) -> None:
         """Change one partition, and note in which members' views that shows."""
-        row, at = self.owners[place[0]], place[1]
+        row, at = self.owners[partition_id[0]], partition_id[1]
         before, heir_before = row.owners[at], row.heirs[at]
         row.owners[at], row.grants[at], row.heirs[at] = owner, grant, heir
-        _shift(self.owned, place, before, owner)
-        _shift(self.inherited, place, heir_before, heir)
+        _shift(self.owned, partition_id, before, owner)
+        _shift(self.inherited, partition_id, heir_before, heir)
 
     def note_seen(self, number: int) -> None:
         if number in self.seen:
             self.seen[number] = self.row.generation
 
 
-def _shift(index: dict[int, set[Place]], place: Place, before: int, after: int) -> None:
+def _shift(index: dict[int, set[TopicPartitionId]], partition_id: TopicPartitionId, before: int, after: int) -> None:
     if before == after:
         return
     if before != NOBODY:
         left = index[before]
-        left.remove(place)
+        left.remove(partition_id)
         if not left:
             del index[before]
     if after != NOBODY:
-        index.setdefault(after, set()).add(place)
+        index.setdefault(after, set()).add(partition_id)
 
 
 class GroupTable:

@@ -37,7 +37,6 @@ from lanner.cluster.grouped import (
     GroupRow,
     GroupTable,
     MemberRow,
-    Place,
     Subscription,
 )
 from lanner.cluster.ownership import advance, end_rebalance, give, note_rebalance, pass_on, unowned
@@ -56,7 +55,7 @@ from lanner.errors import (
     NotSupported,
     ValidationError,
 )
-from lanner.model import GroupKind
+from lanner.model import GroupKind, TopicPartitionId
 
 
 class Admitted(NamedTuple):
@@ -274,15 +273,15 @@ def _new_member(state: State, change: Joined, subscription: int, replaced: Membe
 def _take_over(table: GroupTable, group: Group, old: MemberRow, new: MemberRow) -> None:
     """What the old process had the new one has, under new grants; but for what it no longer wants."""
     wanted, generation = group.topics_of(new), group.row.generation
-    for place in sorted(group.owned.get(old.number, ())):
-        _, _, heir = group.owner_of(place)
-        if place[0] in wanted:
-            give(table, group, place, new.number, generation, heir)
+    for partition_id in sorted(group.owned.get(old.number, ())):
+        _, _, heir = group.owner_of(partition_id)
+        if partition_id[0] in wanted:
+            give(table, group, partition_id, new.number, generation, heir)
         else:
-            pass_on(table, group, place)
-    for place in sorted(group.inherited.get(old.number, ())):
-        owner, grant, _ = group.owner_of(place)
-        give(table, group, place, owner, grant, new.number if place[0] in wanted else NOBODY)
+            pass_on(table, group, partition_id)
+    for partition_id in sorted(group.inherited.get(old.number, ())):
+        owner, grant, _ = group.owner_of(partition_id)
+        give(table, group, partition_id, owner, grant, new.number if partition_id[0] in wanted else NOBODY)
     table.drop_member(group, old)
     for member_id in new.replaced:
         group.replaced[member_id] = new.number  # the old row listed some of them, too
@@ -316,11 +315,11 @@ def _remove(state: State, group: Group, one: MemberRow, reason: str) -> Changed:
     table = state.groups
     subscriptions = _left_without(group, one)
     advance(state, group, reason, subscriptions=subscriptions)
-    for place in sorted(group.inherited.get(one.number, ())):
-        owner, grant, _ = group.owner_of(place)
-        give(table, group, place, owner, grant, NOBODY)
-    for place in sorted(group.owned.get(one.number, ())):
-        pass_on(table, group, place)
+    for partition_id in sorted(group.inherited.get(one.number, ())):
+        owner, grant, _ = group.owner_of(partition_id)
+        give(table, group, partition_id, owner, grant, NOBODY)
+    for partition_id in sorted(group.owned.get(one.number, ())):
+        pass_on(table, group, partition_id)
     table.drop_member(group, one)
     group.wanted = {number: group.wanted[number] for number in subscriptions}
     end_rebalance(state, group)
@@ -343,20 +342,20 @@ def _assign(state: State, change: Assigned) -> Changed:
         for one in change.moves
         for partition, member in zip(one.partitions, one.members, strict=True)
     ]
-    for place, member in moves:
-        found, owners = group.members.get(member), group.owners.get(place[0])
-        fits = owners is not None and 0 <= place[1] < len(owners.owners)
-        if found is None or not fits or place[0] not in group.topics_of(found):
-            raise ValidationError(f"the assignment of {place} to member {member} does not fit", field="moves")
+    for partition_id, member in moves:
+        found, owners = group.members.get(member), group.owners.get(partition_id[0])
+        fits = owners is not None and 0 <= partition_id[1] < len(owners.owners)
+        if found is None or not fits or partition_id[0] not in group.topics_of(found):
+            raise ValidationError(f"the assignment of {partition_id} to member {member} does not fit", field="moves")
     generation = advance(state, group)
-    for place, member in moves:
-        owner, grant, _ = group.owner_of(place)
+    for partition_id, member in moves:
+        owner, grant, _ = group.owner_of(partition_id)
         if owner == member:
-            give(state.groups, group, place, owner, grant, NOBODY)  # the move is called off
+            give(state.groups, group, partition_id, owner, grant, NOBODY)  # the move is called off
         elif owner == NOBODY or row.kind is GroupKind.QUEUE:
-            give(state.groups, group, place, member, generation, NOBODY)
+            give(state.groups, group, partition_id, member, generation, NOBODY)
         else:
-            give(state.groups, group, place, owner, grant, member)
+            give(state.groups, group, partition_id, owner, grant, member)
     note_rebalance(state, group, len(moves))
     return Changed(row.number, generation)
 
@@ -364,8 +363,8 @@ def _assign(state: State, change: Assigned) -> Changed:
 def _release(state: State, change: Released) -> Changed:
     group = _find(state, change.number)
     one = group.member(change.member)
-    place = (change.topic, change.partition)
-    owner, grant, heir = group.owner_of(place)
+    partition_id = (change.topic, change.partition)
+    owner, grant, heir = group.owner_of(partition_id)
     if one is None or (owner, grant) != (one.number, change.grant):
         raise MemberFenced(
             f"member {change.member!r} of group {group.row.name!r} no longer has partition {change.partition} under "
@@ -374,22 +373,22 @@ def _release(state: State, change: Released) -> Changed:
             member=change.member,
         )
     shown = f"{state.groups.names[change.topic]}/{change.partition}"
-    return _hand_over(state, group, place, "" if heir else f"{_shown(change.member)} gave up {shown}")
+    return _hand_over(state, group, partition_id, "" if heir else f"{_shown(change.member)} gave up {shown}")
 
 
 def _force(state: State, change: Forced) -> Changed:
     group = _find(state, change.number)
-    place = (change.topic, change.partition)
-    _, grant, heir = group.owner_of(place)
+    partition_id = (change.topic, change.partition)
+    _, grant, heir = group.owner_of(partition_id)
     if heir == NOBODY or grant != change.grant:
         raise ConflictError(f"partition {change.partition} of group {group.row.name!r} is not waited for any more")
-    return _hand_over(state, group, place)
+    return _hand_over(state, group, partition_id)
 
 
-def _hand_over(state: State, group: Group, place: Place, reason: str = "") -> Changed:
+def _hand_over(state: State, group: Group, partition_id: TopicPartitionId, reason: str = "") -> Changed:
     """With a reason: nobody follows, so the question is who should."""
     generation = advance(state, group, reason)
-    pass_on(state.groups, group, place)
+    pass_on(state.groups, group, partition_id)
     end_rebalance(state, group)
     return Changed(group.row.number, generation)
 
@@ -413,8 +412,10 @@ def _alter(state: State, change: Altered) -> Changed:
         changes |= {"assignor": change.assignor, "shared_since": row.generation + 1 if change.assignor == SHARED else 0}
     advance(state, group, f"the assignor is now {change.assignor}" if switched else "", **changes)
     if switched and SHARED in (row.assignor, change.assignor):
-        for place in sorted(place for places in group.owned.values() for place in places):
-            give(state.groups, group, place, NOBODY, 0, NOBODY)
+        for partition_id in sorted(
+            partition_id for partition_ids in group.owned.values() for partition_id in partition_ids
+        ):
+            give(state.groups, group, partition_id, NOBODY, 0, NOBODY)
     if group.row.session_ms != row.session_ms or switched:
         for number in group.members:
             group.note_seen(number)

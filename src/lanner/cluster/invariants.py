@@ -264,14 +264,16 @@ def _check_owners(group: Group) -> None:
     inherited: dict[int, set[tuple[int, int]]] = {}
     for incarnation, row in group.owners.items():
         for partition, (owner, grant, heir) in enumerate(zip(row.owners, row.grants, row.heirs, strict=True)):
-            place = (incarnation, partition)
-            assert (owner == NOBODY) == (grant == 0), f"{place}: a grant without an owner, or the reverse"
-            assert grant <= group.row.generation, f"{place}: a grant of the future"
-            assert heir == NOBODY or heir != owner != NOBODY, f"{place}: an heir of nobody, or of itself"
+            partition_id = (incarnation, partition)
+            assert (owner == NOBODY) == (grant == 0), f"{partition_id}: a grant without an owner, or the reverse"
+            assert grant <= group.row.generation, f"{partition_id}: a grant of the future"
+            assert heir == NOBODY or heir != owner != NOBODY, f"{partition_id}: an heir of nobody, or of itself"
             for number, index in ((owner, owned), (heir, inherited)):
                 if number != NOBODY:
-                    assert incarnation in group.topics_of(group.members[number]), f"{place}: not wanted by {number}"
-                    index.setdefault(number, set()).add(place)
+                    assert incarnation in group.topics_of(group.members[number]), (
+                        f"{partition_id}: not wanted by {number}"
+                    )
+                    index.setdefault(number, set()).add(partition_id)
     assert (owned, inherited) == (group.owned, group.inherited)
     assert not group.shared or not owned, "in a shared group nobody owns a partition"
     assert group.row.kind == "stream" or not inherited, "in a queue group a partition changes hands at once"

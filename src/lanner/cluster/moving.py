@@ -8,14 +8,15 @@ for the same step, and finds it done or does it. That is why every step must be 
 A move can be taken back until its source has begun to go. Taking back is done by steps too, because a step may have
 happened that was not reported yet: each of them removes what is there, and is content when nothing is. Where nothing
 comes for a source that goes, and its broker stays, it can even get its vote back: else a set that was to have fewer
-replicas, and loses the disk of another meanwhile, could neither give that one up nor the first.
+replicas, and loses the disk of another meanwhile, could neither give that one up nor the first. A damaged copy may be
+unable to vote ever again: where it does not get its vote back, it goes after all.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster.placement import prefer_other
 from lanner.cluster.state import State
 from lanner.cluster.values import (
@@ -189,7 +190,12 @@ def fail_step(state: State, move: Move, reason: str) -> None:
     """The present step could not be done; too often, and the move is taken back if it still can be."""
     failed = replace(move, failures=move.failures + 1, reason=reason[: limits.REASON_LENGTH_MAX])
     state.put_move(failed)
-    if failed.failures >= limits.MOVE_FAILURES_MAX and not move.taken_back and take_back(state, failed, failed=True):
+    if failed.failures < limits.MOVE_FAILURES_MAX:
+        return
+    if move.action is Action.BACK_PROMOTE:
+        if state.counters.feature_level >= features.REPAIRS and move.source in state.sets[move.set_id].damaged:
+            _go_after_all(state, failed)
+    elif not move.taken_back and take_back(state, failed, failed=True):
         plan = state.plans[move.plan_id]
         state.put_plan(replace(plan, reason=failed.reason))
 
@@ -222,6 +228,17 @@ def take_back(state: State, move: Move, *, failed: bool = False) -> bool:
     _enter(state, replace(move, steps=move.steps[: move.position] + back, failures=0))
     state.unsettled = True
     return True
+
+
+def _go_after_all(state: State, move: Move) -> None:
+    """The source was to keep its vote, and cannot: take it out, as was meant at first."""
+    plan = state.plans[move.plan_id]
+    steps = (Action.DEMOTE, Action.REMOVE)
+    counted = (
+        {"moves_failed": plan.moves_failed - 1} if plan.moves_failed else {"moves_dropped": plan.moves_dropped - 1}
+    )
+    state.put_plan(replace(plan, steps_total=plan.steps_total - move.steps_left + len(steps), **counted))
+    _enter(state, replace(move, steps=move.steps[: move.position] + steps, failures=0))
 
 
 def _may_stay(state: State, move: Move) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from lanner import limits
-from lanner.cluster.grouped import NOBODY, Group, GroupTable, OwnersRow, Place, Rebalance
+from lanner.cluster.grouped import NOBODY, Group, GroupTable, OwnersRow, Rebalance
 from lanner.cluster.state import State
+from lanner.model import TopicPartitionId
 
 
 def advance(state: State, group: Group, reason: str = "", **changes: Any) -> int:
@@ -24,17 +25,17 @@ def advance(state: State, group: Group, reason: str = "", **changes: Any) -> int
     return row.generation + 1
 
 
-def give(table: GroupTable, group: Group, place: Place, owner: int, grant: int, heir: int) -> None:
-    group.note_seen(group.owner_of(place)[0])
-    group.set_owner(place, owner, grant, heir)
+def give(table: GroupTable, group: Group, partition_id: TopicPartitionId, owner: int, grant: int, heir: int) -> None:
+    group.note_seen(group.owner_of(partition_id)[0])
+    group.set_owner(partition_id, owner, grant, heir)
     group.note_seen(owner)
-    table.touch_owners(group, place[0])
+    table.touch_owners(group, partition_id[0])
 
 
-def pass_on(table: GroupTable, group: Group, place: Place) -> None:
+def pass_on(table: GroupTable, group: Group, partition_id: TopicPartitionId) -> None:
     """The owner is out: the heir gets a grant of the present generation, else nobody owns the partition."""
-    _, _, heir = group.owner_of(place)
-    give(table, group, place, heir, group.row.generation if heir else 0, NOBODY)
+    _, _, heir = group.owner_of(partition_id)
+    give(table, group, partition_id, heir, group.row.generation if heir else 0, NOBODY)
 
 
 def note_rebalance(state: State, group: Group, moved: int) -> None:

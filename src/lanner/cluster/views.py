@@ -11,8 +11,17 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lanner import features, limits
-from lanner.cluster.assignors import Place, Question
-from lanner.cluster.group_views import Fence, MemberView, find_member, question_of, resolve, view_of
+from lanner.cluster.assignors import Question
+from lanner.cluster.group_views import (
+    Fence,
+    MemberView,
+    find_member,
+    is_behind,
+    is_owned,
+    question_of,
+    resolve,
+    view_of,
+)
 from lanner.cluster.grouped import Group, MemberRow
 from lanner.cluster.planning import is_drained, last_incarnation
 from lanner.cluster.staged import Transaction, Try
@@ -29,6 +38,7 @@ from lanner.cluster.values import (
     Replica,
     ReplicaSet,
 )
+from lanner.model import TopicPartitionId
 
 _RESTORING: Final = (PlanKind.JOIN, PlanKind.METADATA, PlanKind.REBUILD, PlanKind.REMOVE)
 
@@ -235,13 +245,27 @@ class Views:
         """The member, or an error that says what became of it."""
         return find_member(self._state.groups.by_name(group), group, member_id)
 
+    def is_behind(self, group: str, seen: Fence) -> bool:
+        """Whether this copy does not know yet what a member of the group has seen."""
+        return is_behind(self._state, group, seen)
+
     def question_of(self, group: Group) -> Question:
         """What the group's assignor is to answer."""
         return question_of(self._state, group)
 
-    def resolve(self, group: str, member_id: str, seen: Fence, place: Place) -> Fence | None:
+    def is_owned(self, group: str, set_id: int, idle_since_ms: int) -> bool:
+        """Whether the partition of this set has an owner in the group, or had a moment ago."""
+        return is_owned(self._state, group, set_id, idle_since_ms)
+
+    @property
+    def outside(self) -> Fence | None:
+        """What callers stand for in groups that nobody has joined; None: there has never been a group with members."""
+        counters = self._state.counters
+        return (counters.next_group, 0) if counters.next_group > 1 else None
+
+    def resolve(self, group: str, member_id: str, seen: Fence, partition_id: TopicPartitionId) -> Fence | None:
         """The fence that a call of a member, or of none, stands for; None: this copy is behind what it has seen."""
-        return resolve(self._state, group, member_id, seen, place)
+        return resolve(self._state, group, member_id, seen, partition_id)
 
     # ------------------------------------------------------------------ of staged publish
 

@@ -24,7 +24,7 @@ CONNECT_TIMEOUT_MS: Final = 10_000
 
 
 class PollInFlight(NamedTuple):
-    """A POLL that was sent: the fate of the settles it carried (None without any), and its own reply."""
+    """A POLL that was sent: the outcome of the settles it carried (None without any), and its own reply."""
 
     settled: asyncio.Future[Reply] | None
     polled: asyncio.Future[Reply]

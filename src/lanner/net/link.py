@@ -202,7 +202,7 @@ class Link(asyncio.Protocol):
         """Write what was said, then close.
 
         A socket that is closed while bytes of the peer lie unread resets the connection, and the reset can overtake
-        the last words. So only the writing half is closed at first; what still comes is read and dropped until the
+        the answer. So only the writing half is closed at first; what still comes is read and dropped until the
         peer closes too, for a moment at most.
         """
         transport = self._transport

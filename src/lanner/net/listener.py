@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from lanner import limits
 from lanner.errors import LannerError, RemoteProtocolError, ServiceUnavailable
 from lanner.net.acceptor import Acceptor
+from lanner.net.clients import address_text
 from lanner.net.link import Link, Pause
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Part, Unfinished
@@ -25,10 +26,12 @@ from lanner.wire.messages import Command, Control, Hello, HelloReply, Settled
 REQUESTS_PER_TURN_MAX: Final = 64
 
 
+# HTTP/2 begins with PRI: clients of gRPC say of this answer that the server speaks HTTP/1.
+_HTTP_METHODS: Final = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"PATCH ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PRI ")
 _HELLO: Final = Command.HELLO  # looked up on its class for every request, a member costs as much as a call
 
 
-class Session(Protocol):
+class ServerSession(Protocol):
     """What a door makes of one connection. None of these may raise anything but what they name."""
 
     def greet(self, hello: Hello) -> HelloReply:
@@ -52,20 +55,21 @@ class ServerLink(Link):
     def __init__(self, listener: Listener) -> None:
         super().__init__(ServerConnection(), unsent_bytes_max=listener.unsent_bytes_max, stall_ms=listener.stall_ms)
         self._listener = listener
-        self._session: Session | None = None
+        self._session: ServerSession | None = None
         self._held: deque[Request] = deque()  # requests whose turn comes next; while there are any, nothing is read
         self._hello_timer: asyncio.TimerHandle | None = None
         self._part: Part | None = None  # the beginning of a frame that is not whole yet
         self._part_number = 0
         self._refused = False
+        self._is_first = True  # nothing has come yet
         self._unfinished = listener.unfinished
-        self.peer = ""
+        self.peer = ""  # HOST:PORT of the other end
 
     # ------------------------------------------------------------------ what the loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.peer = str(transport.get_extra_info("peername") or "")
+        self.peer = address_text(transport.get_extra_info("peername"))
         refusal = self._listener.admit(self)
         if refusal is not None:
             self._refused = True
@@ -81,6 +85,11 @@ class ServerLink(Link):
         session = self._session
         if session is None:
             return
+        if self._is_first:
+            self._is_first = False
+            if data.startswith(_HTTP_METHODS):
+                self._answer_http()
+                return
         requests = connection.receive(data)
         if self._held:
             self._held.extend(requests)
@@ -160,7 +169,7 @@ class ServerLink(Link):
 
     # ------------------------------------------------------------------ HELLO
 
-    def _greet(self, session: Session, request: Request) -> None:
+    def _greet(self, session: ServerSession, request: Request) -> None:
         self._end_hello_timer()
         if self._connection.is_closed:
             return  # something came behind HELLO that must not, and that was said
@@ -170,6 +179,14 @@ class ServerLink(Link):
             self._connection.refuse(request, error)
         else:
             self._connection.welcome(request, reply)
+
+    def _answer_http(self) -> None:
+        """Somebody took this for a web server, and would make nothing of a frame."""
+        told = self._listener.told_to_http().encode() + b"\n"
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
+        if self._transport is not None:
+            self._transport.write(head + b"content-length: %d\r\n\r\n" % len(told) + told)
+        self.hang_up()
 
     def _hello_missed(self) -> None:
         self._hello_timer = None
@@ -218,14 +235,16 @@ class Listener:
 
     def __init__(
         self,
-        make_session: Callable[[ServerLink], Session],
+        make_session: Callable[[ServerLink], ServerSession],
         *,
         seats: Seats | None = None,
         hello_deadline_ms: int = limits.HELLO_DEADLINE_MS,
         unsent_bytes_max: int = limits.CONNECTION_UNSENT_BYTES_MAX,
         stall_ms: int = limits.CONNECTION_STALL_MS,
         unfinished: Unfinished | None = None,
+        told_to_http: Callable[[], str] = lambda: "This port does not speak HTTP.",
     ) -> None:
+        self.told_to_http = told_to_http  # to those who send HTTP here
         self.make_session = make_session
         self.unfinished = Unfinished() if unfinished is None else unfinished  # what callers have not sent whole
         self.seats = Seats() if seats is None else seats  # shared with the other doors
@@ -286,4 +305,4 @@ class Listener:
                 await asyncio.wait(open_still, timeout=1)
 
 
-__all__ = ["Listener", "ServerLink", "Session"]
+__all__ = ["Listener", "ServerLink", "ServerSession"]

@@ -182,10 +182,12 @@ class BatchIndex(_Chunks[BatchChunk]):
 
     def get(self, offset: int) -> BatchRef | None:
         """The batch that holds this offset."""
-        number = bisect_right(self.starts, offset) - 1
+        starts = self.starts
+        number = bisect_right(starts, offset) - 1
         if number < 0:
             return None
-        chunk = self.chunk(number)
+        start = starts[number]
+        chunk = self._dirty.get(start) or self._clean.get(start) or self.chunk(number)
         at = bisect_right(chunk.keys, offset) - 1
         if at < 0:
             return None

@@ -166,7 +166,7 @@ class _Changes:
             for lane, place, count in fact.ranges:
                 group.take(lane, place, count)
 
-    def pass_over(self, fact: records.Passed) -> None:
+    def skip(self, fact: records.Skipped) -> None:
         group = self._moved(fact.group)
         if group is not None:
             for lane, place, count in fact.ranges:
@@ -360,7 +360,7 @@ _HANDLERS: Final[dict[type, Callable[[_Changes, Any], None]]] = {
     records.Sought: _Changes.seek,
     records.Leased: _Changes.lease,
     records.Taken: _Changes.take,
-    records.Passed: _Changes.pass_over,
+    records.Skipped: _Changes.skip,
     records.Acked: _Changes.ack,
     records.Nacked: _Changes.nack,
     records.Died: _Changes.die,

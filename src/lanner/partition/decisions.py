@@ -7,12 +7,12 @@ no settle loses against an expiry of the same moment. Work per pass is bounded; 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 
 from lanner.errors import LannerError
 from lanner.model import TopicSettings
-from lanner.partition import polling, stage_passes, upkeep
-from lanner.partition.passes import Pass
+from lanner.partition import polling, stage_decisions, upkeep
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.partition.requests import (
     AboutStages,
     Answer,
@@ -40,11 +40,11 @@ def decide(
     settings: TopicSettings,
     now_ms: int,
     feature_level: int,
-    wanted: Collection[str] = (),
+    owned: Container[str] = (),
 ) -> Decided:
     """Everything that waits, in one record, with one answer for each request."""
-    decision = Pass(state, settings, now_ms, feature_level)
-    decision.wanted.update(wanted)
+    decision = DecisionBuilder(state, settings, now_ms, feature_level)
+    decision.owned = owned
     answers: list[Answer] = [None] * len(requests)
     polls: list[tuple[int, Poll]] = []
     others: list[tuple[int, Request]] = []
@@ -68,7 +68,7 @@ def decide(
     return decision.finish(answers)
 
 
-def _ask(decision: Pass, request: Request) -> Answer:
+def _ask(decision: DecisionBuilder, request: Request) -> Answer:
     try:
         if isinstance(request, CommitOffset):
             decision.commit(request)
@@ -85,7 +85,7 @@ def _ask(decision: Pass, request: Request) -> Answer:
         elif isinstance(request, NumberDead):
             decision.number_dead(request)
         elif isinstance(request, AboutStages):
-            return stage_passes.answer(decision, request)
+            return stage_decisions.answer(decision, request)
     except LannerError as error:
         return error
     return None

@@ -21,6 +21,7 @@ from lanner.limits import COMMIT_METADATA_BYTES_MAX
 
 Fence = tuple[int, int]  # number of the group, grant
 NO_FENCE: Final[Fence] = (0, 0)
+REFUSED: Final[Fence] = (-1, 1)  # below every fence: a poll under it gets back what it had, and nothing new
 OUTSIDE: Final = 0  # the grant of calls that name no member, where the group is not known
 
 

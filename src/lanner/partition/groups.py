@@ -21,7 +21,7 @@ from lanner.model import LANES, GroupKind
 from lanner.partition.batches import LaneIndex
 from lanner.partition.fences import NO_FENCE, Fence
 from lanner.partition.keys import group_key, lease_key, places_key, settles_key
-from lanner.partition.leases import LeaseRecord, Part
+from lanner.partition.leases import NOTHING_HELD, Held, LeaseRecord, Part
 from lanner.partition.memory import SettleMemory
 from lanner.partition.numbers import DeadNumbers
 from lanner.partition.places import ROW_PLACES, ROW_SHIFT, Entry, LaneProgress, Standing, split_by_row
@@ -87,6 +87,17 @@ class Group:
         if first is None or (second is not None and second < first):
             return second
         return first
+
+    def held_by_member(self) -> dict[str, Held]:
+        """What each member holds leased."""
+        found: dict[str, Held] = {}
+        for lease in self.leases.values():
+            for part in lease.parts:
+                count = (part.mask & lease.live).bit_count()
+                messages, until_ms, parts = found.get(part.member, NOTHING_HELD)
+                if count:
+                    found[part.member] = Held(messages + count, max(until_ms, part.deadline_ms), parts + 1)
+        return found
 
     # ------------------------------------------------------------------ out: leased, taken, passed
 

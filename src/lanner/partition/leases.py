@@ -26,6 +26,17 @@ class Part(NamedTuple):
     sequence: int
 
 
+class Held(NamedTuple):
+    """What one member holds of one group."""
+
+    messages: int
+    until_ms: int  # when the last of its leases ends
+    parts: int  # in so many parts
+
+
+NOTHING_HELD: Final = Held(0, 0, 0)
+
+
 class Run(NamedTuple):
     """Live messages that follow each other: where they are and how often they were delivered, this time included."""
 

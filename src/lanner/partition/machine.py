@@ -8,14 +8,14 @@ time; appends may come between. The rest are reads, and rows for saving.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from lanner import features
 from lanner.errors import GroupNotFound, UnknownRecord
 from lanner.limits import LIST_ITEMS_MAX
 from lanner.model import LANES, GroupKind, TopicSettings
-from lanner.partition import appends, changes, decisions, holds, reads, stage_passes, upkeep
+from lanner.partition import appends, changes, decisions, holds, reads, stage_decisions, upkeep
 from lanner.partition.appends import HeaderLike
 from lanner.partition.batches import BatchRef, Rows
 from lanner.partition.dead import DeadStretch, dead_stretch, is_numbered
@@ -23,6 +23,7 @@ from lanner.partition.fences import NO_FENCE, Fence
 from lanner.partition.groups import Group
 from lanner.partition.holds import HoldState
 from lanner.partition.invariants import check_state
+from lanner.partition.leases import Held
 from lanner.partition.reads import Stretch
 from lanner.partition.records import APPEND_KIND, DECISION_KIND, STAGE_KIND, StageNote
 from lanner.partition.requests import DeadEntry, Decided, GroupState, Outcome, Prepared, Request
@@ -104,7 +105,7 @@ class Partition:
 
     def check_stage(self, note: StageNote, size: int, settings: TopicSettings, feature_level: int) -> None:
         """Raise what forbids a leader to propose this stage now. One that is here already may always come again."""
-        stage_passes.check_stage(self._state, note, size, settings, feature_level)
+        stage_decisions.check_stage(self._state, note, size, settings, feature_level)
 
     def check_dedup(self, dedup_id: bytes, settings: TopicSettings, now_ms: int) -> None:
         """Raise what forbids a leader to propose a batch with this dedup id now."""
@@ -141,21 +142,21 @@ class Partition:
         settings: TopicSettings,
         now_ms: int,
         feature_level: int = features.LOWEST,
-        wanted: Collection[str] = (),
+        owned: Container[str] = (),
     ) -> Decided:
         """The record holds nothing that a broker of this feature level would not know.
 
-        `wanted`: groups with members that own this partition. However quiet they are, they are not idle.
+        `owned`: groups with members that own this partition. However quiet they are, they are not idle.
         """
-        return decisions.decide(self._state, requests, settings, now_ms, feature_level, wanted)
+        return decisions.decide(self._state, requests, settings, now_ms, feature_level, owned)
 
     def fence(self, group: str) -> Fence:
         """The highest fence that was accepted of a group; (0, 0): none."""
         found = self._state.groups.get(group)
         return NO_FENCE if found is None else found.fence
 
-    def next_due_ms(self, settings: TopicSettings, now_ms: int) -> int | None:
-        return upkeep.next_due_ms(self._state, settings, now_ms)
+    def next_due_ms(self, settings: TopicSettings, now_ms: int, owned: Container[str] = ()) -> int | None:
+        return upkeep.next_due_ms(self._state, settings, now_ms, owned)
 
     def best_lane(self, group: str, now_ms: int) -> int | None:
         """The highest lane with something for the group; a group that does not exist is taken for a new one."""
@@ -169,6 +170,14 @@ class Partition:
             if progress.ready_rows or progress.next < state.lanes[lane].end or lane in due:
                 return lane
         return None
+
+    def count_in(self, group: str, lane: int) -> int:
+        """How many messages of a lane the group may be served now, at most; quick, and so not exact."""
+        state = self._state
+        found = state.groups.get(group)
+        if found is None:
+            return state.lanes[lane].end - state.lanes[lane].first
+        return state.lanes[lane].end - found.lanes[lane].next + found.ready + found.waiting
 
     def has_group(self, group: str) -> bool:
         return group in self._state.groups
@@ -297,6 +306,11 @@ class Partition:
         in_lane = (ref for ref in state.kept if ref.lane == lane)
         return next((ref for ref in in_lane if ref.lane_base <= place < ref.lane_base + ref.count), None)
 
+    def held_by_member(self, group: str) -> dict[str, Held]:
+        """What each member of a group holds leased, by the name that it polls under. It looks at every lease."""
+        found = self._state.groups.get(group)
+        return {} if found is None else found.held_by_member()
+
     def dead_letters(self, group: str, start_offset: int, limit: int) -> list[DeadEntry]:
         found: list[DeadEntry] = []
         for lane, entry in self._group(group).dead_from(start_offset):
@@ -325,6 +339,11 @@ class Partition:
         """A stream group's next offset; None: it has not committed, or is not there."""
         found = self._state.groups.get(group)
         return None if found is None or found.committed < 0 else found.committed
+
+    def commit_metadata(self, group: str) -> bytes:
+        """What the latest commit of a stream group brought along; empty: nothing."""
+        found = self._state.groups.get(group)
+        return b"" if found is None else found.metadata
 
     def _group(self, name: str) -> Group:
         group = self._state.groups.get(name)

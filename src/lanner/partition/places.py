@@ -30,7 +30,7 @@ class Standing(IntEnum):
 
 
 class Entry(NamedTuple):
-    """Messages that follow each other in lane and partition and share their fate."""
+    """Messages that follow each other in lane and partition and have the same state."""
 
     place: int
     count: int  # type: ignore[assignment]
@@ -148,6 +148,8 @@ class LaneProgress:
         """Note an entry; its places are held already, or are from now on."""
         number = entry.place >> ROW_SHIFT
         row = self.rows.get(number) or self._add_row(number)
+        if entry.place in row.entries:  # only a senseless record says so; what is listed must be there all the same
+            self._forget(row.entries[entry.place])
         row.held |= ((1 << entry.count) - 1) << (entry.place & _WITHIN)
         row.entries[entry.place] = entry
         listed = row.listed(entry.standing)

@@ -17,28 +17,28 @@ from lanner.limits import MEMBER_LENGTH_MAX, POLL_BYTES_MAX, POLL_MESSAGES_MAX
 from lanner.model import LANES, GroupKind
 from lanner.partition import records
 from lanner.partition.batches import BatchRef
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.partition.fences import NO_FENCE, check_fence, leaves_trace
-from lanner.partition.passes import Pass
 from lanner.partition.places import ROW_PLACES, Entry, split_by_row
 from lanner.partition.records import Segment
 from lanner.partition.requests import WAIT, Answer, Lease, Poll, PollAnswer
 from lanner.partition.views import GroupView
 
-PASSED_BATCHES_MAX: Final = 1_024
+SKIPPED_BATCHES_MAX: Final = 1_024
 SEGMENTS_MAX: Final = 20_000  # what all polls of one pass may take together, so that no record grows too large
 _TOUCH_MS: Final = 3_600_000
 _WITHIN_ROW: Final = ROW_PLACES - 1
 _new: Final = tuple.__new__  # thousands of small values a poll: half the cost of calling the class
 
 
-def answer(decision: Pass, poll: Poll) -> Answer:
+def answer(decision: DecisionBuilder, poll: Poll) -> Answer:
     try:
         return _answer(decision, poll)
     except LannerError as error:
         return error
 
 
-def _answer(decision: Pass, poll: Poll) -> Answer:
+def _answer(decision: DecisionBuilder, poll: Poll) -> Answer:
     if not 0 < poll.max_messages <= POLL_MESSAGES_MAX:
         raise ValidationError(f"max_messages is {poll.max_messages}: 1 to {POLL_MESSAGES_MAX}", field="max_messages")
     if len(poll.member) > MEMBER_LENGTH_MAX:
@@ -51,7 +51,7 @@ def _answer(decision: Pass, poll: Poll) -> Answer:
     if view.closed:
         return WAIT
     if decision.segments >= SEGMENTS_MAX:
-        decision.facts.append(records.Passed(poll.group, []))  # says that there is more: look again
+        decision.facts.append(records.Skipped(poll.group, []))  # says that there is more: look again
         return WAIT
     if not poll.auto_ack:
         repeated = _find_repeat(decision, view, poll)
@@ -62,7 +62,7 @@ def _answer(decision: Pass, poll: Poll) -> Answer:
     return _Taking(decision, view, poll).take()
 
 
-def _find_repeat(decision: Pass, view: GroupView, poll: Poll) -> PollAnswer | None:
+def _find_repeat(decision: DecisionBuilder, view: GroupView, poll: Poll) -> PollAnswer | None:
     """What the same poll got before, as far as it is still leased."""
     key = (poll.member, poll.sequence)
     decided = view.polls.get(key)
@@ -83,7 +83,7 @@ def _find_repeat(decision: Pass, view: GroupView, poll: Poll) -> PollAnswer | No
     return PollAnswer(leases, min(part.deadline_ms for part in parts), False, token)
 
 
-def _by_batch(decision: Pass, first_offset: int, count: int, attempt: int) -> list[Lease]:
+def _by_batch(decision: DecisionBuilder, first_offset: int, count: int, attempt: int) -> list[Lease]:
     leases: list[Lease] = []
     while count:
         ref = decision.state.batch(first_offset)
@@ -98,7 +98,7 @@ def _by_batch(decision: Pass, first_offset: int, count: int, attempt: int) -> li
 class _Taking:
     """One poll being served."""
 
-    def __init__(self, decision: Pass, view: GroupView, poll: Poll) -> None:
+    def __init__(self, decision: DecisionBuilder, view: GroupView, poll: Poll) -> None:
         self.decision = decision
         self.view = view
         self.poll = poll
@@ -112,7 +112,7 @@ class _Taking:
         self.leases: list[Lease] = []
         self.segments: list[Segment] = []
         self.apart = 0  # a segment is wholly retries or wholly fresh: those before this number do not grow
-        self.passed: list[tuple[int, int, int]] = []
+        self.skipped: list[tuple[int, int, int]] = []
 
     def take(self) -> Answer:
         decision, view, poll = self.decision, self.view, self.poll
@@ -124,8 +124,8 @@ class _Taking:
             if next_place < lanes[lane].end and not self.limited and not self._take_fresh(lane, next_place):
                 break
         given = self._give()
-        if self.passed:  # after the leases: they may lie behind what was passed, never before
-            decision.facts.append(records.Passed(poll.group, self.passed))
+        if self.skipped:  # after the leases: they may lie behind what was skipped, never before
+            decision.facts.append(records.Skipped(poll.group, self.skipped))
         return given
 
     def _give(self) -> Answer:
@@ -237,7 +237,7 @@ class _Taking:
         self.apart = len(self.segments)
         start_offset = view.group.start_offset
         room = self.messages_left if self.poll.auto_ack else min(self.room, self.messages_left)
-        started, passed = room, 0
+        started, skipped = room, 0
         refs: list[BatchRef] = []
         keys: list[int] = []
         low = high = 0
@@ -251,8 +251,8 @@ class _Taking:
                 if lane_base + skip > place:
                     self._pass(lane, place, lane_base + skip - place)
                     place = lane_base + skip
-                    passed += 1
-                    if passed == PASSED_BATCHES_MAX:
+                    skipped += 1
+                    if skipped == SKIPPED_BATCHES_MAX:
                         break
                 base_offset += skip
                 count -= skip
@@ -283,7 +283,7 @@ class _Taking:
         return max(skip, min(ref.count, start_offset - ref.base_offset))
 
     def _pass(self, lane: int, place: int, count: int) -> None:
-        if self.passed and self.passed[-1][0] == lane and self.passed[-1][1] + self.passed[-1][2] == place:
-            place, count = self.passed[-1][1], self.passed[-1][2] + count
-            self.passed.pop()
-        self.passed.append((lane, place, count))
+        if self.skipped and self.skipped[-1][0] == lane and self.skipped[-1][1] + self.skipped[-1][2] == place:
+            place, count = self.skipped[-1][1], self.skipped[-1][2] + count
+            self.skipped.pop()
+        self.skipped.append((lane, place, count))

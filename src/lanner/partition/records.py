@@ -129,7 +129,7 @@ class Taken(Fact, tag=7):
     ranges: list[Range]
 
 
-class Passed(Fact, tag=8):
+class Skipped(Fact, tag=8):
     """Settled without being handed out: expired, or before the group's start. Fresh places or retries."""
 
     group: str
@@ -290,7 +290,7 @@ AnyFact = (
     | Sought
     | Leased
     | Taken
-    | Passed
+    | Skipped
     | Acked
     | Nacked
     | Died

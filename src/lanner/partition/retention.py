@@ -18,9 +18,9 @@ from typing import Final
 from lanner.model import FullPolicy, GroupKind, Retention, TopicSettings
 from lanner.partition import records
 from lanner.partition.batches import BatchRef, LaneIndex
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.partition.groups import Group
 from lanner.partition.holds import Hold, aged_from_ms, hold_of, next_way_ms
-from lanner.partition.passes import Pass
 from lanner.partition.places import Entry
 from lanner.partition.state import State
 
@@ -31,7 +31,7 @@ UNSETTLED_BATCHES_LEFT: Final = 64  # with `acked`: so many passed batches of a 
 DEAD_LOOKED_AT_MAX: Final = 1_024
 
 
-def trim(decision: Pass, ticked: bool) -> None:
+def trim(decision: DecisionBuilder, ticked: bool) -> None:
     """Write what may go now as one fact. What is acked is only looked for on a tick: it takes a walk, and a caller that
     polls should not pay for it each time."""
     state, settings, now_ms = decision.state, decision.settings, decision.now_ms
@@ -62,12 +62,10 @@ def is_time(state: State, settings: TopicSettings, now_ms: int) -> bool:
 
 def byte_limit(settings: TopicSettings) -> int:
     """The bytes beyond which the oldest batches go; 0: none."""
-    limits = []
-    if settings.retention is Retention.TIME and settings.retention_bytes:
-        limits.append(settings.retention_bytes)
+    kept = settings.retention_bytes if settings.retention is Retention.TIME else 0
     if settings.full_policy is FullPolicy.DROP_OLDEST and settings.max_bytes:
-        limits.append(settings.max_bytes)
-    return min(limits, default=0)
+        return min(kept, settings.max_bytes) if kept else settings.max_bytes
+    return kept
 
 
 def _front(state: State, lane: LaneIndex, place: int, hold: Hold | None = None) -> Iterator[BatchRef]:
@@ -164,6 +162,8 @@ def _trim_acked_lane(state: State, number: int, bounds: dict[int, int], left: in
     only the last few of those passed are spared."""
     lane = state.lanes[number]
     next_place, floor, committed = _passed(state, number)
+    if floor < lane.first_end() and next_place - lane.first <= UNSETTLED_BATCHES_LEFT:
+        return left  # nothing is settled, and fewer batches are passed than may wait
     passed: list[int] = []  # the ends of batches that are passed, but not settled
     for ref in _front(state, lane, lane.first, hold):
         end = ref.lane_base + ref.count

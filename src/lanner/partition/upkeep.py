@@ -7,15 +7,16 @@ so that nobody has to look in vain.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from typing import Final
 
 from lanner import features
 from lanner.limits import PRODUCER_IDLE_MS
 from lanner.model import DeadFullPolicy, GroupKind, TopicSettings
-from lanner.partition import records, retention, stage_passes
+from lanner.partition import records, retention, stage_decisions
+from lanner.partition.decision_builder import REASON_EXPIRED, DecisionBuilder
 from lanner.partition.groups import Group
 from lanner.partition.leases import LeaseRecord, Run
-from lanner.partition.passes import REASON_EXPIRED, Pass
 from lanner.partition.places import Entry, Standing
 from lanner.partition.records import mask_bytes
 from lanner.partition.state import State
@@ -25,9 +26,10 @@ DUE_RANGES_MAX: Final = 512
 DELAYS_MAX: Final = 256
 FORGOTTEN_MAX: Final = 1_024
 PRODUCERS_MAX: Final = 100_000
+OWNED_MS: Final = 60_000  # so often it is looked whether a quiet group still has owners
 
 
-def run(decision: Pass, ticked: bool) -> None:
+def run(decision: DecisionBuilder, ticked: bool) -> None:
     state, now_ms = decision.state, decision.now_ms
     due_ms = state.group_due.first_ms()
     if due_ms is not None and due_ms <= now_ms:
@@ -38,8 +40,8 @@ def run(decision: Pass, ticked: bool) -> None:
     if state.groups:
         _drop_idle_groups(decision)
     if state.expiring_count and ticked:  # polls pass what has expired by themselves
-        _pass_expired(decision)
-    stage_passes.expire(decision)
+        _skip_expired(decision)
+    stage_decisions.expire(decision)
     retention.trim(decision, ticked)
     _discard_oldest_dead(decision)
     _forget(decision)
@@ -48,7 +50,7 @@ def run(decision: Pass, ticked: bool) -> None:
 # ------------------------------------------------------------------ leases and retries
 
 
-def _end_leases_and_waits(decision: Pass) -> None:
+def _end_leases_and_waits(decision: DecisionBuilder) -> None:
     left = DUE_RANGES_MAX
     for name in decision.state.group_due.until(decision.now_ms, DUE_RANGES_MAX):
         view = decision.view(name)
@@ -63,7 +65,7 @@ def _end_leases_and_waits(decision: Pass) -> None:
             return
 
 
-def _end_lease(decision: Pass, view: GroupView, lease: LeaseRecord) -> int:
+def _end_lease(decision: DecisionBuilder, view: GroupView, lease: LeaseRecord) -> int:
     """End the parts whose deadline has passed; gives back how many segments that touched."""
     name, token = view.group.name, lease.token
     over = 0
@@ -91,7 +93,7 @@ def _end_lease(decision: Pass, view: GroupView, lease: LeaseRecord) -> int:
     return sum(1 for _ in lease.touched(over))
 
 
-def _expired_mask(decision: Pass, lease: LeaseRecord, mask: int) -> int:
+def _expired_mask(decision: DecisionBuilder, lease: LeaseRecord, mask: int) -> int:
     """Which of these messages are past their expiry."""
     state = decision.state
     expired = 0
@@ -109,7 +111,7 @@ def _expired_mask(decision: Pass, lease: LeaseRecord, mask: int) -> int:
     return expired & mask
 
 
-def _end_waits(decision: Pass, view: GroupView, limit: int) -> int:
+def _end_waits(decision: DecisionBuilder, view: GroupView, limit: int) -> int:
     group = view.group
     places = group.due.until(decision.now_ms, limit)
     if not places:
@@ -129,7 +131,7 @@ def _run_of(lane: int, entry: Entry) -> Run:
 # ------------------------------------------------------------------ delays and expiry
 
 
-def _end_delays(decision: Pass) -> None:
+def _end_delays(decision: DecisionBuilder) -> None:
     """Delayed batches get their places when this is applied, behind whatever is appended until then. So polls of this
     pass cannot have them, and must not take anything less urgent before them either."""
     bases = decision.state.delayed.until(decision.now_ms, DELAYS_MAX)
@@ -140,17 +142,18 @@ def _end_delays(decision: Pass) -> None:
     decision.facts.append(records.DelayOver(bases))
 
 
-def expired_front_ms(state: State, group: Group, lane: int) -> int:
-    """When the next fresh batch of the group in this lane expires; 0: never, or there is none."""
-    place = group.lanes[lane].next
-    if place >= state.lanes[lane].end:
-        return 0
-    ref = state.batches.get(state.lanes[lane].base_offset_at(place))
-    assert ref is not None
-    return ref.expires_at_ms
+def _expiring_fronts(state: State, group: Group) -> Iterator[tuple[int, int]]:
+    """The lanes whose next fresh batch of the group expires, and when."""
+    for number, lane in enumerate(state.lanes):
+        place = group.lanes[number].next
+        if place < lane.end:
+            ref = state.batches.get(lane.base_offset_at(place))
+            assert ref is not None
+            if ref.expires_at_ms:
+                yield number, ref.expires_at_ms
 
 
-def _pass_expired(decision: Pass) -> None:
+def _skip_expired(decision: DecisionBuilder) -> None:
     """Fresh messages at the front of a lane that nobody polls expire too. Those further back do when it is their
     turn."""
     state, left = decision.state, DUE_RANGES_MAX
@@ -159,44 +162,47 @@ def _pass_expired(decision: Pass) -> None:
         if group.kind is not GroupKind.QUEUE or view is None or view.closed or view.group is not group:
             continue
         ranges: list[tuple[int, int, int]] = []
-        for lane in range(len(state.lanes)):
-            if 0 < expired_front_ms(state, group, lane) <= decision.now_ms:
-                left -= _pass_front(decision, view, lane, ranges, left)
+        for lane, expires_ms in _expiring_fronts(state, group):
+            if expires_ms <= decision.now_ms:
+                left -= _skip_front(decision, view, lane, ranges, left)
         if ranges:
-            decision.facts.append(records.Passed(name, ranges))
+            decision.facts.append(records.Skipped(name, ranges))
         if left <= 0:
             return
 
 
-def _pass_front(decision: Pass, view: GroupView, lane: int, ranges: list[tuple[int, int, int]], limit: int) -> int:
-    place, passed = view.nexts[lane], 0
+def _skip_front(
+    decision: DecisionBuilder, view: GroupView, lane: int, ranges: list[tuple[int, int, int]], limit: int
+) -> int:
+    place, skipped = view.nexts[lane], 0
     start = place
     for lane_base, base_offset in decision.state.lanes[lane].walk(place):
         ref = decision.state.batches.get(base_offset)
         assert ref is not None
-        if not 0 < ref.expires_at_ms <= decision.now_ms or passed >= limit:
+        if not 0 < ref.expires_at_ms <= decision.now_ms or skipped >= limit:
             break
         place = lane_base + ref.count
-        passed += 1
+        skipped += 1
     if place > start:
         ranges.append((lane, start, place - start))
         view.nexts[lane] = place
-    return passed
+    return skipped
 
 
 # ------------------------------------------------------------------ forgetting
 
 
-def _drop_idle_groups(decision: Pass) -> None:
+def _drop_idle_groups(decision: DecisionBuilder) -> None:
     until_ms = decision.now_ms - decision.settings.group_idle_ms
     for name, group in decision.state.groups.items():
         if group.active_ms > until_ms:
             return
-        if name not in decision.wanted and not group.leases and name not in decision.settings.hold_for:
+        kept = name in decision.wanted or bool(group.leases) or name in decision.settings.hold_for
+        if not kept and name not in decision.owned:
             decision.drop_group(name)
 
 
-def _discard_oldest_dead(decision: Pass) -> None:
+def _discard_oldest_dead(decision: DecisionBuilder) -> None:
     state, settings = decision.state, decision.settings
     excess = state.kept.pinned_bytes - settings.pinned_bytes_max
     if excess <= 0 or settings.dead_full is not DeadFullPolicy.DISCARD_OLDEST:
@@ -212,7 +218,7 @@ def _discard_oldest_dead(decision: Pass) -> None:
             return
 
 
-def _forget(decision: Pass) -> None:
+def _forget(decision: DecisionBuilder) -> None:
     state, now_ms = decision.state, decision.now_ms
     until_ms = now_ms - PRODUCER_IDLE_MS
     first_ms = state.producers.first_active_ms()
@@ -235,15 +241,19 @@ def _forget(decision: Pass) -> None:
 # ------------------------------------------------------------------ when
 
 
-def next_due_ms(state: State, settings: TopicSettings, now_ms: int) -> int | None:
+def next_due_ms(state: State, settings: TopicSettings, now_ms: int, owned: Container[str] = ()) -> int | None:
     """When a pass without requests would find something to do; now or earlier: at once."""
     found = [state.group_due.first_ms(), state.delayed.first_ms(), retention.next_due_ms(state, settings, now_ms)]
     found.append(state.stages.expiry.first_ms())
     for group in state.groups.values():
         if group.name in settings.hold_for:
             continue
+        idle_ms = group.active_ms + settings.group_idle_ms
+        if idle_ms <= now_ms and group.name in owned:
+            found.append(now_ms + OWNED_MS)  # members come and go without a word to this partition
+            continue
         if not group.leases:
-            found.append(group.active_ms + settings.group_idle_ms)
+            found.append(idle_ms)
         break
     active_ms = state.producers.first_active_ms()
     if active_ms is not None:
@@ -254,8 +264,7 @@ def next_due_ms(state: State, settings: TopicSettings, now_ms: int) -> int | Non
     if state.expiring_count:
         for group in state.groups.values():
             if group.kind is GroupKind.QUEUE:
-                for lane in range(len(state.lanes)):
-                    found.append(expired_front_ms(state, group, lane) or None)
+                found += [expires_ms for _, expires_ms in _expiring_fronts(state, group)]
     if state.kept.pinned_bytes > settings.pinned_bytes_max and settings.dead_full is DeadFullPolicy.DISCARD_OLDEST:
         found += [now_ms for _ in retention.oldest_kept_dead(state)][:1]
     return min((each for each in found if each is not None), default=None)

@@ -136,7 +136,7 @@ class RowGatherer:
     def add(self, stored: StoredBatch, start_offset: int, end_offset: int) -> None:
         """Take those messages of a batch whose offset lies in [start_offset, end_offset)."""
         try:
-            decoded = batch.decode(stored.data, rises)
+            decoded = batch.decode(stored.data, rises, headers=self._include_headers)
         except MalformedBatch as error:
             if not batch.never_decodes(stored.data):
                 raise

@@ -18,13 +18,13 @@ from lanner.testing.history import (
     DeadSeen,
     Ended,
     Event,
-    Fate,
     FloorSeen,
     History,
     Polled,
     Published,
     ReadBack,
     Settled,
+    Status,
     Stored,
 )
 from lanner.testing.queue_model import QueueModel, Violation
@@ -111,7 +111,7 @@ def _follow_groups(history: History, partition: int, events: list[Event]) -> dic
     delays_ms = sorted(event.deliver_at_ms for event in events if isinstance(event, Published) and event.deliver_at_ms)
     sent = {value: event for event in events if isinstance(event, Published) for value in event.values}
     models = {group: QueueModel(group, partition, rules, sent, delays_ms) for group in sorted(groups)}
-    unheard = {event.values for event in events if isinstance(event, Published) and event.fate is Fate.UNKNOWN}
+    unheard = {event.values for event in events if isinstance(event, Published) and event.status is Status.UNKNOWN}
     streams: dict[str, QueueModel] = {}  # groups that only commit: no more than floors to follow
     for now, is_return, event in _points(events):
         if isinstance(event, Published):
@@ -120,7 +120,7 @@ def _follow_groups(history: History, partition: int, events: list[Event]) -> dic
                     model.publish_called(event)
                     continue
                 model.publish_ended(event, now)
-                if event.fate is Fate.OK:
+                if event.status is Status.OK:
                     model.published(event, now, repeated=event.values in unheard)
         elif isinstance(event, Crashed):
             if not is_return:
@@ -140,9 +140,9 @@ def _tell(
     if isinstance(event, Polled):
         if not is_return:
             model.poll_called(event, now)
-        elif event.fate is Fate.OK:
+        elif event.status is Status.OK:
             model.polled(event, now)
-        elif event.fate is Fate.UNKNOWN:
+        elif event.status is Status.UNKNOWN:
             model.poll_over(event, now)
     elif isinstance(event, Settled):
         if is_return:
@@ -176,11 +176,11 @@ class _Holding:
         self._offset_of: dict[str, int] = {}
         self._allowed: set[str] = set()
         for event in self.publishes:
-            if event.fate is not Fate.FAILED:
+            if event.status is not Status.FAILED:
                 self._allowed.update(event.values)
         self._claimed: dict[int, Published] = {}
         for event in self.publishes:
-            if event.fate is Fate.OK and event.base_offset >= 0:
+            if event.status is Status.OK and event.base_offset >= 0:
                 self._claim(event)
         for offset, value in _sightings(events):
             self._see(offset, value)
@@ -224,7 +224,7 @@ def _lost(history: History, holding: _Holding, ended: Ended, models: Iterable[Qu
     retention = _Retention(history, holding, ended, list(models))
     found: list[Violation] = []
     for event in holding.publishes:
-        if event.fate is not Fate.OK or event.base_offset < 0:
+        if event.status is not Status.OK or event.base_offset < 0:
             continue
         for offset, value in enumerate(event.values, start=event.base_offset):
             held = stored.get(offset)
@@ -253,9 +253,9 @@ class _Retention:
         slack = 0  # what may be stored at an unknown place, or stays whatever its age
         placed: dict[int, int] = defaultdict(int)
         for event in holding.publishes:
-            if event.fate is Fate.UNKNOWN or event.deliver_at_ms:
+            if event.status is Status.UNKNOWN or event.deliver_at_ms:
                 slack += event.size
-            if event.fate is Fate.OK and event.base_offset >= 0:
+            if event.status is Status.OK and event.base_offset >= 0:
                 placed[event.base_offset] = event.size
         behind = slack
         for base_offset in sorted(placed, reverse=True):

@@ -4,7 +4,7 @@ It does what `broker.node` and `broker.peers` do, without threads and sockets. W
 a write that is done) is followed by `work`: the steward looks at the metadata, the engine is pumped, what there is to
 say is sent. Writes, saves and rewrites take time, and anything may come between their steps, a power failure too.
 
-What a broker has recorded about its cluster (`place`) survives a restart as the data on its disk does. A broker whose
+What a broker has recorded about its cluster (`record`) survives a restart as the data on its disk does. A broker whose
 disk is wiped is another broker: it has another number on the network, another node id, and only its name is the same.
 """
 
@@ -53,7 +53,7 @@ _LED: Final = struct.Struct("<QQ")
 _WORK: Final = ("save", "rewrite", "prepare")
 
 
-class Place(NamedTuple):
+class ClusterRecord(NamedTuple):
     """What a broker has recorded about its cluster."""
 
     seat: Seat
@@ -125,7 +125,7 @@ class ClusterBroker(SimBroker):
         self.node_id = node_id
         self.own_clock = clock
         self.leader_clock = LeaderClock(clock.now_ms, lambda: world.clock.elapsed_ms)
-        self.place: Place | None = None
+        self.record: ClusterRecord | None = None
         self.founding: bytes | None = None
         self.contacts: list[str] = []  # whom a broker that joins has been told of
         self.others = Acquaintances()
@@ -153,7 +153,7 @@ class ClusterBroker(SimBroker):
     @property
     def opened(self) -> bool:
         """Whether it runs, and has a copy of the metadata to go by."""
-        return self.up and self.place is not None
+        return self.up and self.record is not None
 
     # ------------------------------------------------------------------ life
 
@@ -195,19 +195,19 @@ class ClusterBroker(SimBroker):
         self.tries = Tries(self.engine)
         self.engine.damages.told.append(self.explain)
         ledger.check()
-        if self.place is not None:
-            self.join(self.place)
+        if self.record is not None:
+            self.join(self.record)
         self._later(self.rng.randrange(TICK_MS), self._tick)
         for name in _WORK:
             self._later(self.rng.randrange(1, bounds.save_ms), self._background(name))
 
-    def join(self, place: Place) -> None:
+    def join(self, record: ClusterRecord) -> None:
         """Take the seat that was given to this broker at the founding, or when it joined."""
-        self.place = place
-        self.others.told(place.told)
+        self.record = record
+        self.others.told(record.told)
         self.steward = Steward(self.engine, self.node_id)
         self.steward.founding = self.founding
-        self.steward.open_metadata(place.seat, place.nodes)
+        self.steward.open_metadata(record.seat, record.nodes)
         self.work()
 
     def stop(self, *, power: bool) -> None:
@@ -254,7 +254,7 @@ class ClusterBroker(SimBroker):
         self._ticks += 1
         if self._ticks % PULSE_TICKS == 0:
             self._pulse()
-        if self.place is None:
+        if self.record is None:
             return
         self.engine.tick()
         self.steward.tick(self.may_lead)
@@ -277,7 +277,7 @@ class ClusterBroker(SimBroker):
         return self.is_alive(node_id) and node_id not in self._slow
 
     def _pulse(self) -> None:
-        led = self.steward.led() if self.place is not None else []
+        led = self.steward.led() if self.record is not None else []
         frame = _PULSE.pack(self.own_clock.now_ms(), self.life, self.pace.slow) + b"".join(
             _LED.pack(*one) for one in led
         )
@@ -286,13 +286,13 @@ class ClusterBroker(SimBroker):
             if node_id in self.heard_ms and not self.is_alive(node_id) and node_id not in self._silent:
                 self._silent.add(node_id)
                 self.gossip = {set_id: heard for set_id, heard in self.gossip.items() if heard[1] != node_id}
-                if self.place is None:
+                if self.record is None:
                     continue
                 self.steward.peer_silent(node_id)
 
     def acquaintances(self) -> list[str]:
         """The brokers that this one has lines to: it reaches nobody else."""
-        if self.place is None:
+        if self.record is None:
             return self.contacts
         cluster = self.engine.cluster
         now = (cluster.applied_index, len(self.others))
@@ -322,7 +322,7 @@ class ClusterBroker(SimBroker):
             self._later(pause_ms, act)
             if going_on:
                 self.world.count()
-                if self.place is not None:
+                if self.record is not None:
                     self.work()
 
         return act
@@ -423,12 +423,12 @@ class ClusterBroker(SimBroker):
 
     def hear(self, letter: Letter, sender_node: str) -> None:
         """A letter of another broker."""
-        if self.place is not None:
+        if self.record is not None:
             self.others.meet(sender_node)
         if letter.kind == PULSE:
             self._hear_pulse(letter.frame, sender_node)
             return
-        if self.place is None:
+        if self.record is None:
             return
         if letter.kind == RAFT:
             message = decode_message(letter.frame)
@@ -455,7 +455,7 @@ class ClusterBroker(SimBroker):
         for set_id, term in _LED.iter_unpack(frame[_PULSE.size :]):
             if term >= self.gossip.get(set_id, (0, ""))[0]:
                 self.gossip[set_id] = (term, sender_node)
-        if again and self.place is not None:
+        if again and self.record is not None:
             self.steward.peer_reached(sender_node)
             self.work()
 

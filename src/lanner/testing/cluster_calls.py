@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -72,7 +72,7 @@ class Answered:
     index: int = 0
     at: float = 0  # the moment from which it was true
     decided_ms: int = 0
-    values: dict[int, dict[int, bytes]] | None = None  # of leased batches by base offset: value by offset
+    values: dict[int, Mapping[int, bytes]] | None = None  # of leased batches by base offset: value by offset
     stale: bool = False  # said by one who was deposed without knowing, and not held up by a record
     leader: int = 0  # who leads, by number, as far as the one who answered knows
     refused: bool = False  # before anything happened
@@ -243,7 +243,7 @@ class Calls:
                 return None if answered.values is None else answered
         return answered
 
-    def _read_elsewhere(self, set_id: int, refs: list[BatchRef]) -> dict[int, dict[int, bytes]] | None:
+    def _read_elsewhere(self, set_id: int, refs: list[BatchRef]) -> dict[int, Mapping[int, bytes]] | None:
         """What clients cannot know: what was in batches that one broker cannot read any more."""
         for broker in self._cluster.brokers.values():
             replica = broker.engine.replicas.get(set_id) if broker.opened and not broker.disk.is_off else None
@@ -276,6 +276,8 @@ class Calls:
 
     def look(self) -> None:
         """Calls whose leaders' logs are settled by a later term are over."""
+        if not self._doubtful:
+            return
         for set_id, calls in list(self._doubtful.items()):
             terms = self._cluster.witness.sets[set_id].terms
             settled = terms[-1] if terms else 0

@@ -22,7 +22,7 @@ from lanner.partition import BatchRef, Lease, Partition, encode_append
 from lanner.testing.clock import SimClock
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_calls import Answered, Calls, Told
-from lanner.testing.history import Administered, Event, Fate, History, Polled, Published, Settled
+from lanner.testing.history import Administered, Event, History, Polled, Published, Settled, Status
 from lanner.testing.operators import OperatedTraffic
 from lanner.testing.parties import LOST, Consumer
 
@@ -112,7 +112,7 @@ class ClusterTraffic(OperatedTraffic):
 
         self._call(CLUSTER_SET, begin, lambda answered: on_result and on_result(answered.answer))
 
-    # ------------------------------------------------------------------ fates
+    # ------------------------------------------------------------------ how calls end
 
     def _lose(self, operation: int) -> None:
         """Nobody will hear of it. Where the judges are told when such a thing is over, that is yet to come."""
@@ -131,7 +131,7 @@ class ClusterTraffic(OperatedTraffic):
             event = replace(event, returned=said.at)
         if said is not None and said.stale and isinstance(event, Polled):
             # What a deposed leader says without a record was true, but need not be any more.
-            event = replace(event, fate=Fate.FAILED) if event.messages else replace(event, repeated=True)
+            event = replace(event, status=Status.FAILED) if event.messages else replace(event, repeated=True)
             self.counts["stale"] += 1
         if said is not None and said.stale and isinstance(event, Settled):
             event = replace(event, lost=False)  # what others decided since is not known there
@@ -149,7 +149,7 @@ class ClusterTraffic(OperatedTraffic):
 
     # ------------------------------------------------------------------ what clients do
 
-    def _read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+    def _read(self, set_id: int, ref: BatchRef) -> Mapping[int, bytes]:
         if self._said is not None and self._said.values is not None:
             return self._said.values[ref.base_offset]
         broker = self._leader(set_id)

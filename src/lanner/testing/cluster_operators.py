@@ -166,7 +166,7 @@ class Operators(Faults):
     def arrive(self, name: str) -> ClusterBroker:
         """A broker with an empty disk asks to be let in."""
         cluster = self.cluster
-        contacts = [broker.node_id for broker in cluster.brokers.values() if broker.place is not None]
+        contacts = [broker.node_id for broker in cluster.brokers.values() if broker.record is not None]
         broker = cluster.add_broker(name)
         broker.contacts = contacts
         broker.start()
@@ -176,7 +176,7 @@ class Operators(Faults):
     def _register(self, broker: ClusterBroker) -> None:
         """Ask until the metadata knows it."""
         cluster = self.cluster
-        if broker.place is not None or broker.retired:
+        if broker.record is not None or broker.retired:
             return
         metadata = self.metadata()
         if metadata is None or broker.node_id not in metadata.brokers:

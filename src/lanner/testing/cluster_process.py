@@ -241,8 +241,8 @@ class ClusterProcess:
         try:
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text, {} if text is None else {"content-type": "application/json"})
-            reply = connection.getresponse()
-            content = reply.read()
+            with connection.getresponse() as reply:
+                content = reply.read()
             return reply.status, json.loads(content) if content else None
         except (OSError, http.client.HTTPException, ValueError):
             return 0, None

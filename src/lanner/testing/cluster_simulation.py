@@ -13,12 +13,13 @@ from typing import Final
 
 from lanner.broker.replicas import installs, snapshots
 from lanner.broker.replicas.engine import CLUSTER_SET
-from lanner.cluster import BrokerState, Cluster, encode_create_topic
+from lanner.cluster import BrokerState, Cluster, encode_alter_topic, encode_create_topic
 from lanner.errors import StorageFailed
 from lanner.model import Retention, TopicSettings
 from lanner.partition import Partition
 from lanner.testing.cluster_broker import ClusterBroker
 from lanner.testing.cluster_disks import DiskTrials
+from lanner.testing.cluster_faults import LONG_MS
 from lanner.testing.cluster_staging import ClusterStaging
 from lanner.testing.cluster_troubles import Troubles
 from lanner.testing.decay import scrub
@@ -52,6 +53,8 @@ _STARTED_MS: Final = 20_000
 _LED_MS: Final = 15_000  # those who are down come back within three seconds, and elections take two or three
 _REST_MS: Final = 240_000
 _REPLACED_MS: Final = 60_000
+_ASK_MS: Final = 5_000
+_COPIES: Final = 3
 _DRAIN_ROUNDS_MAX: Final = 400
 _LONGEST_WAIT_MS: Final = 5_000
 
@@ -109,6 +112,7 @@ class ClusterSimulation:
         self._tries_disks = self.rng.random() < 0.15
         self._renews = self.rng.random() < 0.1
         self._moves_done = 0
+        self._asked_ms = 0  # when operators last asked for missing copies
         self._acting_ms = self.rng.choice((10, 25, 50))
         self._actions = self._weigh_actions()
         self.staged = ClusterStaging(seed, self.cluster) if self.cluster.staged else None
@@ -176,10 +180,23 @@ class ClusterSimulation:
         """One after the other the founders lose their disks, until none of them is left; nothing else is wrong."""
         cluster, troubles = self.cluster, self.troubles
         for number in range(1, len(cluster.founders) + 1):
-            cluster.run_until(troubles.may_lose_a_disk, _REPLACED_MS, "what a founder had is not replaced")
+            cluster.run_until(self._may_lose_a_founder, _REPLACED_MS, "what a founder had is not replaced")
             troubles.wipe(cluster.brokers[number])
             cluster.counts["founders_replaced"] += 1
-        cluster.run_until(troubles.may_lose_a_disk, _REPLACED_MS, "what the last founder had is not replaced")
+        cluster.run_until(self._may_lose_a_founder, _REPLACED_MS, "what the last founder had is not replaced")
+
+    def _may_lose_a_founder(self) -> bool:
+        """Whether nothing hangs on it. A topic made while one of three was away has two copies, and an operator has to
+        ask for the third."""
+        if self.troubles.may_lose_a_disk():
+            return True
+        metadata, clock = self.troubles.metadata(), self.cluster.clock
+        if metadata is not None and not metadata.moves and clock.elapsed_ms >= self._asked_ms + _ASK_MS:
+            self._asked_ms = clock.elapsed_ms
+            for topic in metadata.topics.values():
+                if topic.settings.replication < _COPIES:
+                    self.traffic.change(encode_alter_topic(topic.name, {"replication": _COPIES}, clock.now_ms()))
+        return False
 
     def _founded(self) -> bool:
         leader = self.cluster.metadata_leader()
@@ -201,6 +218,7 @@ class ClusterSimulation:
                 retention=Retention.TIME if number else Retention.ACKED,
                 retention_ms=0 if bytes_max else 30_000,
                 retention_bytes=bytes_max if number else 0,
+                dedup_window_ms=3 * LONG_MS,  # an id lives by leaders' clocks, and one of them may be behind by LONG_MS
             )
         if self.staged is not None:
             wanted |= self.staged.topics()

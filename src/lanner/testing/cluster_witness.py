@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
@@ -89,7 +89,7 @@ class ClusterWitness:
         self.moment: Callable[[], int] = int  # the observer's clock
         self.on_metadata: Callable[[int, bytes | None], None] | None = None  # sees its entries, each once
         self.on_decision: Callable[[int, Decision], None] | None = None  # and those of partitions
-        self._sights: dict[tuple[int, int], Sight] = {}  # (broker, set)
+        self._sights: defaultdict[int, dict[int, Sight]] = defaultdict(dict)  # broker → set → …
         self._seats: dict[tuple[int, int], ClusterBroker] = {}  # (set, replica) → who has it
         self._known: dict[tuple[int, int], int] = {}  # (set, replica) → what was durable when it was last seen
 
@@ -119,7 +119,8 @@ class ClusterWitness:
         if record is None:
             record = self.sets[set_id] = SetRecord(set_id, node.memberships.at(0))
         self._check_memory(record, node)
-        self._sights[broker.number, set_id] = Sight(replica, None, node.term, node.commit_index, node.applied_index)
+        sight = Sight(replica, None, node.term, node.commit_index, node.applied_index)
+        self._sights[broker.number][set_id] = sight
         self._seats[set_id, node.node_id] = broker
         hand_out, change = node.ready, node.change_membership
 
@@ -194,7 +195,7 @@ class ClusterWitness:
     def crashed(self, broker: ClusterBroker) -> None:
         for (set_id, replica_id), who in self._seats.items():
             if who is broker:
-                sight = self._sights.get((broker.number, set_id))
+                sight = self._sights[broker.number].get(set_id)
                 if sight is not None and sight.replica.node.node_id == replica_id:
                     self._known[set_id, replica_id] = sight.replica.node.durable_index
 
@@ -290,8 +291,9 @@ class ClusterWitness:
 
     def look(self, broker: ClusterBroker) -> None:
         """After an event, at the broker where it happened."""
+        sights = self._sights[broker.number]
         for set_id, replica in broker.engine.replicas.items():
-            sight = self._sights.get((broker.number, set_id))
+            sight = sights.get(set_id)
             if sight is None or sight.replica is not replica:
                 continue  # opened by this very event, and not watched yet
             node = replica.node
@@ -315,7 +317,7 @@ class ClusterWitness:
             sight.machine = replica.machine
         now = (node.term, node.commit_index, node.applied_index)
         before = (sight.term, sight.commit_index, sight.applied_index)
-        if any(new < old for new, old in zip(now, before, strict=True)):
+        if node.term < sight.term or node.commit_index < sight.commit_index or node.applied_index < sight.applied_index:
             self._break("monotonic", record, node, f"(term, commit, applied) went from {before} to {now}")
         if not node.applied_index <= node.commit_index <= node.last_index or node.durable_index > node.last_index:
             self._break("monotonic", record, node, "it commits or applies beyond its log")
@@ -363,8 +365,10 @@ class ClusterWitness:
         replica = broker.engine.replicas.get(record.set_id)
         if replica is None and record.set_id in broker.engine.ledger.damaged:  # it held it before a row of it rotted
             return self._known.get((record.set_id, replica_id), 0) >= index
-        if replica is None and record.set_id in broker.engine.stopped:  # its log is there for a newer release
-            return broker.engine.ledger.state(record.set_id).last_index >= index
+        if replica is None and record.set_id in broker.engine.ledger.sets():
+            # Its log is there, for a newer release, or until the metadata says again that it is this broker's.
+            state = broker.engine.ledger.state(record.set_id)
+            return state.replica_id == replica_id and state.last_index >= index
         if replica is None and _was_deleted(broker, record.set_id):
             return True  # it held it when it said so; the leader has not heard yet that the topic is gone
         if replica is None or replica.node.node_id != replica_id:

@@ -190,10 +190,10 @@ class SimDisk:
                 if rng.random() < 0.5:
                     file.durable.resize(pending.size)
                 continue
-            fate = rng.randrange(3)
-            if fate == 0:
+            drawn = rng.randrange(3)
+            if drawn == 0:
                 self.counts.writes_lost += 1
-            elif fate == 1:
+            elif drawn == 1:
                 self.counts.writes_kept += 1
                 file.durable.write(pending.offset, pending.data)
             else:

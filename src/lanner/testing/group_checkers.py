@@ -24,11 +24,11 @@ from lanner.testing.queue_model import Violation
 
 OUTSIDER: Final = "operator"
 Fence = tuple[int, int]
-Place = tuple[int, int]  # incarnation of the topic, partition
+PartitionKey = tuple[int, int]  # incarnation of the topic, partition
 Grants = Mapping[tuple[int, int], tuple[int, int]]  # partition → owner, grant
 
 
-class _Place:
+class _OwnedPartition:
     """What was accepted on one partition."""
 
     def __init__(self) -> None:
@@ -49,10 +49,10 @@ class GroupJudge:
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
-        self._places: dict[int, _Place] = {}
+        self._partitions: dict[int, _OwnedPartition] = {}
 
-    def _place(self, partition: int) -> _Place:
-        return self._places.setdefault(partition, _Place())
+    def _partition(self, partition: int) -> _OwnedPartition:
+        return self._partitions.setdefault(partition, _OwnedPartition())
 
     def broken(self, rule: str, what: str, partition: int = -1) -> None:
         self.violations.append(Violation(rule, partition, what))
@@ -61,49 +61,49 @@ class GroupJudge:
 
     def claimed(self, partition: int, member: str, fence: Fence, offset: int, workers: list[Worker]) -> None:
         self.counts["claims"] += 1
-        place = self._place(partition)
-        if fence < place.fence or (fence == place.fence and place.holder not in ("", member)):
-            self.broken("order", f"{member} claimed under {fence} after {place.holder} under {place.fence}", partition)
+        found = self._partition(partition)
+        if fence < found.fence or (fence == found.fence and found.holder not in ("", member)):
+            self.broken("order", f"{member} claimed under {fence} after {found.holder} under {found.fence}", partition)
         others = [one.member for one in workers if one.member != member and not one.excused]
         if others:
             self.broken("hand-over", f"{member} begins while {others} work on it", partition)
-        if place.given_up is not None and offset != place.given_up:
-            self.broken("hand-over", f"{member} begins at {offset}, {place.given_up} was given up", partition)
-        place.given_up = None
-        place.holder, place.fence = member, fence
+        if found.given_up is not None and offset != found.given_up:
+            self.broken("hand-over", f"{member} begins at {offset}, {found.given_up} was given up", partition)
+        found.given_up = None
+        found.holder, found.fence = member, fence
 
     def committed(self, partition: int, member: str, fence: Fence, before: int, after: int) -> None:
         """A commit was accepted; `before` and `after`: what the partition had committed."""
         self.counts["commits"] += 1
-        place = self._place(partition)
-        if place.holder != member or fence < place.fence:
+        found = self._partition(partition)
+        if found.holder != member or fence < found.fence:
             self.broken(
-                "zombie", f"a commit of {member} under {fence} after {place.holder} under {place.fence}", partition
+                "zombie", f"a commit of {member} under {fence} after {found.holder} under {found.fence}", partition
             )
-        if after < max(before, place.committed):
-            self.broken("progress", f"progress fell from {place.committed} to {after}", partition)
-        place.committed = max(after, 0)
+        if after < max(before, found.committed):
+            self.broken("progress", f"progress fell from {found.committed} to {after}", partition)
+        found.committed = max(after, 0)
 
     def leased(self, partition: int, member: str, fence: Fence, shared: bool) -> None:
         """A poll of a queue group was handed something; in a shared group everybody polls under one fence."""
         self.counts["leases"] += 1
-        place = self._place(partition)
-        if fence[1] == 0 and place.fence == (0, 0):
+        found = self._partition(partition)
+        if fence[1] == 0 and found.fence == (0, 0):
             return  # where nobody ever was a member, calls from outside leave no trace
-        if fence < place.fence or (fence == place.fence and not shared and place.holder not in ("", member)):
+        if fence < found.fence or (fence == found.fence and not shared and found.holder not in ("", member)):
             self.broken(
-                "order", f"{member} was served under {fence} after {place.holder} under {place.fence}", partition
+                "order", f"{member} was served under {fence} after {found.holder} under {found.fence}", partition
             )
-        place.holder, place.fence = member, fence
+        found.holder, found.fence = member, fence
 
     def sought(self, partition: int, fence: Fence, offset: int) -> None:
-        place = self._place(partition)
-        place.holder, place.fence, place.committed, place.given_up = OUTSIDER, fence, offset, None
+        found = self._partition(partition)
+        found.holder, found.fence, found.committed, found.given_up = OUTSIDER, fence, offset, None
 
     def released(self, partition: int, position: int) -> None:
         """A member has released a partition in order, after its last commit was answered."""
         self.counts["releases"] += 1
-        self._place(partition).given_up = position
+        self._partition(partition).given_up = position
 
     def took_away(self, partition: int, in_use: bool) -> None:
         """A release has applied."""
@@ -118,16 +118,16 @@ class GroupJudge:
             self.broken("eviction", f"{member} expired, and was heard {silent_ms} ms ago ({session_ms} ms are allowed)")
 
     def changed(self, before: Grants, after: Grants) -> None:
-        for place, (owner, grant) in after.items():
-            was = before.get(place, (0, 0))
+        for partition_id, (owner, grant) in after.items():
+            was = before.get(partition_id, (0, 0))
             if owner == was[0] and grant != was[1]:
-                self.broken("grants", f"{owner} had it under {was[1]}, and has it under {grant}", place[1])
+                self.broken("grants", f"{owner} had it under {was[1]}, and has it under {grant}", partition_id[1])
 
     def told_unknown(self, member: str, is_member: bool) -> None:
         if is_member:
             self.broken("eviction", f"{member} is told that it is no member, and is one")
 
-    def assigned(self, targets: Mapping[Place, int], members: set[int], change: Assigned) -> None:
+    def assigned(self, targets: Mapping[PartitionKey, int], members: set[int], change: Assigned) -> None:
         """It has applied. Members that want the same get even shares by as few moves as possible."""
         self.counts["assignments"] += 1
         moves = {
@@ -140,13 +140,13 @@ class GroupJudge:
         sizes = [shares[number] for number in members]
         if max(sizes) - min(sizes) > 1:
             self.broken("moves", f"version {change.version}: shares of {sizes}")
-        living = {place: number for place, number in targets.items() if number in members}
-        left = sum(after[place] != number for place, number in living.items())
+        living = {partition_id: number for partition_id, number in targets.items() if number in members}
+        left = sum(after[partition_id] != number for partition_id, number in living.items())
         if left > len(living) - _most_kept(Counter(living.values()), len(targets), len(members)):
             self.broken("moves", f"version {change.version}: {left} partitions left a member that could keep them")
 
 
-def targets_of(group: Group) -> dict[Place, int]:
+def targets_of(group: Group) -> dict[PartitionKey, int]:
     """Who is to have each partition that some member wants: who follows, else who owns."""
     return {
         (topic, partition): heir or owner

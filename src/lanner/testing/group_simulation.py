@@ -67,7 +67,7 @@ class GroupSimulation(SimMetadata):
         self.quiet = False  # the faults are over
         self._static = self.rng.random() < 0.5
         # How often a process is killed, falls asleep, or leaves: in some runs most of them leave in order.
-        self._fates = self.rng.choice(((0.03, 0.06, 0.08), (0.002, 0.004, 0.05)))
+        self._odds = self.rng.choice(((0.03, 0.06, 0.08), (0.002, 0.004, 0.05)))
 
     def _tick(self) -> None:
         self.now_ms += TICK_MS
@@ -283,7 +283,7 @@ class GroupSimulation(SimMetadata):
     def _release(self, process: Process, one: Granted) -> None:
         group = self._newest.group(GROUP)
         number = -1 if group is None else group.ids.get(process.member, -1)
-        if group is not None and group.owner_of(one.place)[:2] == (number, one.grant):
+        if group is not None and group.owner_of(one.partition_id)[:2] == (number, one.grant):
             self.judge.released(one.partition, process.positions[one])
         process.positions.pop(one, None)
         process.assignments.release(one)
@@ -370,14 +370,14 @@ class GroupSimulation(SimMetadata):
         if not process.joined:
             self._join(process)
             return
-        fate = self.rng.random()
-        if fate < self._fates[0]:
+        drawn = self.rng.random()
+        if drawn < self._odds[0]:
             self._kill(process)
-        elif fate < self._fates[1]:
+        elif drawn < self._odds[1]:
             self._sleep(process)
-        elif fate < self._fates[2]:
+        elif drawn < self._odds[2]:
             self._leave(process)
-        elif fate < 0.25:
+        elif drawn < 0.25:
             self._heartbeat(process)
         else:
             self._go_on(process)

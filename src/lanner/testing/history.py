@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import msgspec
 
 
-class Fate(StrEnum):
+class Status(StrEnum):
     """How an operation ended, as far as its caller can know."""
 
     OK = "ok"
@@ -51,7 +51,7 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     kind: ClassVar[str] = "published"
     called: float
     returned: float | None
-    fate: Fate
+    status: Status
     partition: int
     base_offset: int  # -1: not known
     values: tuple[str, ...]
@@ -68,7 +68,7 @@ class Polled(msgspec.Struct, frozen=True, gc=False):
     kind: ClassVar[str] = "polled"
     called: float
     returned: float | None
-    fate: Fate
+    status: Status
     group: str
     partition: int
     messages: tuple[Handed, ...] = ()
@@ -88,7 +88,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     kind: ClassVar[str] = "settled"
     called: float
     returned: float | None
-    fate: Fate
+    status: Status
     group: str
     partition: int
     token: int
@@ -105,7 +105,7 @@ class Administered(msgspec.Struct, frozen=True, gc=False):
     kind: ClassVar[str] = "administered"
     called: float
     returned: float | None
-    fate: Fate
+    status: Status
     group: str
     partition: int
     action: str
@@ -235,8 +235,8 @@ class History:
 
 def _event_of(given: dict[str, Any]) -> Event:
     kind = given.pop("kind")
-    if "fate" in given:
-        given["fate"] = Fate(given["fate"])
+    if "status" in given:
+        given["status"] = Status(given["status"])
     for name in ("values", "offsets", "drained", "unseen"):
         if name in given:
             given[name] = tuple(given[name])

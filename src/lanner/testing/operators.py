@@ -15,7 +15,7 @@ from lanner.cluster import Topic, encode_alter_topic, encode_create_topic, encod
 from lanner.errors import LannerError, TopicExists
 from lanner.model import TopicSettings
 from lanner.partition import Discard, Redrive, Seek
-from lanner.testing.history import Administered, Fate
+from lanner.testing.history import Administered, Status
 from lanner.testing.parties import LOST
 from lanner.testing.sim_broker import Broken
 from lanner.testing.traffic import QUEUE_GROUPS, Traffic
@@ -55,16 +55,16 @@ class OperatedTraffic(Traffic):
             if self.rng.random() < 0.6:
                 offsets = tuple(letter.offset for letter in letters)
             request = (Redrive if action == "redrive" else Discard)(group, offsets or None)
-        event = Administered(self.now(), None, Fate.UNKNOWN, group, set_id, action, offsets)
+        event = Administered(self.now(), None, Status.UNKNOWN, group, set_id, action, offsets)
         operation = self._begin(event)
 
         def answered(answer: Any, _index: int) -> None:
             if answer is LOST:
                 self._lose(operation)
                 return
-            fate = Fate.FAILED if isinstance(answer, LannerError) else Fate.OK
-            self.counts[action] += fate is Fate.OK
-            self._end(operation, replace(event, returned=self.now(), fate=fate))
+            status = Status.FAILED if isinstance(answer, LannerError) else Status.OK
+            self.counts[action] += status is Status.OK
+            self._end(operation, replace(event, returned=self.now(), status=status))
 
         self._ask(set_id, request, answered)
 

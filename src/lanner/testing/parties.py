@@ -29,7 +29,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lane:
+class SentToLane:
     """What a producer has sent to one lane of one partition and not heard of."""
 
     sequence: int = 0
@@ -44,7 +44,7 @@ class Producer:
 
     producer_id: int
     dedup: bool = False
-    lanes: dict[tuple[int, int], Lane] = field(default_factory=dict)
+    lanes: dict[tuple[int, int], SentToLane] = field(default_factory=dict)
 
 
 class Held(NamedTuple):

@@ -26,9 +26,9 @@ from lanner.ledger.records import RecordReader
 from lanner.ledger.rows import JOURNAL_KEY, FileState, decode_journal, encode_journal
 from lanner.ledger.tails import Tail
 from lanner.partition import polling, upkeep
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.partition.groups import Group
 from lanner.partition.memory import SettleMemory
-from lanner.partition.passes import Pass
 from lanner.partition.places import LaneProgress, Standing
 from lanner.partition.requests import CommitOffset, Release, Settle
 from lanner.testing.planted_cluster import CLUSTER_PLANTS
@@ -78,7 +78,7 @@ def _retry_last(patch: Patch) -> None:
 def _lease_twice(patch: Patch) -> None:
     end = upkeep._end_leases_and_waits
 
-    def end_too_early(decision: Pass) -> None:
+    def end_too_early(decision: DecisionBuilder) -> None:
         decision.now_ms += 120
         try:
             end(decision)
@@ -89,9 +89,9 @@ def _lease_twice(patch: Patch) -> None:
 
 
 def _accept_stale(patch: Patch) -> None:
-    settle = Pass.settle
+    settle = DecisionBuilder.settle
 
-    def settle_for_any_holder(decision: Pass, request: Settle | Release) -> Any:
+    def settle_for_any_holder(decision: DecisionBuilder, request: Settle | Release) -> Any:
         leases = decision.queue_view(request.group).group.leases
         items = []
         for token, first_offset, count, kind, delay_ms, reason in request.items:
@@ -101,7 +101,7 @@ def _accept_stale(patch: Patch) -> None:
             items.append((token, first_offset, count, kind, delay_ms, reason))
         return settle(decision, request._replace(items=items))
 
-    patch(Pass, "settle", settle_for_any_holder)
+    patch(DecisionBuilder, "settle", settle_for_any_holder)
 
 
 def _forget_pinned(patch: Patch) -> None:
@@ -154,7 +154,7 @@ def _drop_live(patch: Patch) -> None:
 def _deliver_early(patch: Patch) -> None:
     run = upkeep.run
 
-    def run_ahead(decision: Pass, *rest: Any) -> None:
+    def run_ahead(decision: DecisionBuilder, *rest: Any) -> None:
         first_ms = decision.state.delayed.first_ms()
         if first_ms is not None and decision.now_ms < first_ms <= decision.now_ms + 150:
             decision.now_ms += 150
@@ -206,12 +206,12 @@ def _keep_oversized(patch: Patch) -> None:
 
 
 def _repeat_commits(patch: Patch) -> None:
-    commit = Pass.commit
+    commit = DecisionBuilder.commit
 
-    def commit_for_any_reader(decision: Pass, request: CommitOffset) -> None:
+    def commit_for_any_reader(decision: DecisionBuilder, request: CommitOffset) -> None:
         commit(decision, request._replace(reader="", sequence=-1))
 
-    patch(Pass, "commit", commit_for_any_reader)
+    patch(DecisionBuilder, "commit", commit_for_any_reader)
 
 
 def _create_by_clock(patch: Patch) -> None:

@@ -18,7 +18,6 @@ from lanner.broker.replicas.snapshots import SnapshotSender
 from lanner.broker.steps import Steps
 from lanner.broker.steward import Steward
 from lanner.errors import UnknownRecord
-from lanner.model import TopicSettings
 from lanner.raft import HardState, Message, MessageKind, RaftNode, Role, Snapshot
 from lanner.raft.electing import Election
 from lanner.raft.following import Following
@@ -97,8 +96,8 @@ def _answer_unsynced(patch: Patch) -> None:
 def _decide_alone(patch: Patch) -> None:
     decide = Replica.decide
 
-    def decide_and_answer(replica: Replica, settings: TopicSettings, now_ms: int, feature_level: int) -> None:
-        decide(replica, settings, now_ms, feature_level)
+    def decide_and_answer(replica: Replica, *given: Any) -> None:
+        decide(replica, *given)
         if replica._decision is not None:
             questions, answers = replica._decision
             replica._decision = ([], [])

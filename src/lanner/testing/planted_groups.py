@@ -10,9 +10,9 @@ from lanner.client.assignments import Assignments, Turn
 from lanner.cluster import assignors, group_views, grouping, ownership, views
 from lanner.cluster.assignors import sticky
 from lanner.cluster.coordinating import Coordinator
-from lanner.partition import passes, polling, records
+from lanner.partition import decision_builder, polling, records
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.partition.fences import check_fence
-from lanner.partition.passes import Pass
 from lanner.partition.requests import Claimed
 from lanner.partition.views import GroupView
 from lanner.testing.group_simulation import GroupSimulation
@@ -29,7 +29,7 @@ def _assign_unstably(patch: Patch) -> None:
         answer = sticky.assign(question)
         numbers = sorted(one.number for one in question.subscribers)
         after = {number: numbers[(place + turns[0]) % len(numbers)] for place, number in enumerate(numbers)}
-        return {place: after[number] for place, number in answer.items()}
+        return {partition_id: after[number] for partition_id, number in answer.items()}
 
     patch(assignors, "ASSIGNORS", {**assignors.ASSIGNORS, "sticky": assign})
 
@@ -67,10 +67,10 @@ def _believe_all_silent(patch: Patch) -> None:
 def _grant_before_release(patch: Patch) -> None:
     give = ownership.give
 
-    def give_at_once(table: Any, group: Any, place: Any, owner: int, grant: int, heir: int) -> None:
+    def give_at_once(table: Any, group: Any, partition_id: Any, owner: int, grant: int, heir: int) -> None:
         if heir:
             owner, grant, heir = heir, group.row.generation, 0
-        give(table, group, place, owner, grant, heir)
+        give(table, group, partition_id, owner, grant, heir)
 
     patch(grouping, "give", give_at_once)
 
@@ -82,10 +82,10 @@ def _renew_when_called_off(patch: Patch) -> None:
     def remove_and_renew(state: Any, group: Any, one: Any, reason: str) -> Any:
         called_off = list(group.inherited.get(one.number, ()))
         result = remove(state, group, one, reason)
-        for place in called_off:
-            owner, _, heir = group.owner_of(place)
+        for partition_id in called_off:
+            owner, _, heir = group.owner_of(partition_id)
             if owner and not heir:
-                ownership.give(state.groups, group, place, owner, group.row.generation, 0)
+                ownership.give(state.groups, group, partition_id, owner, group.row.generation, 0)
         return result
 
     patch(grouping, "_remove", remove_and_renew)
@@ -105,7 +105,7 @@ def _release_without_grant(patch: Patch) -> None:
 def _ask_nobody(patch: Patch) -> None:
     """What was given up for nobody is no new question."""
     hand_over = grouping._hand_over
-    patch(grouping, "_hand_over", lambda state, group, place, reason="": hand_over(state, group, place))
+    patch(grouping, "_hand_over", lambda state, group, partition_id, reason="": hand_over(state, group, partition_id))
 
 
 def _apply_old_assignments(patch: Patch) -> None:
@@ -135,11 +135,11 @@ def _keep_grants_at_takeover(patch: Patch) -> None:
     take_over = grouping._take_over
 
     def keep(table: Any, group: Any, old: Any, new: Any) -> None:
-        before = {place: group.owner_of(place)[1] for place in group.owned.get(old.number, ())}
+        before = {partition_id: group.owner_of(partition_id)[1] for partition_id in group.owned.get(old.number, ())}
         take_over(table, group, old, new)
-        for place, grant in before.items():
-            owner, _, heir = group.owner_of(place)
-            ownership.give(table, group, place, owner, grant, heir)
+        for partition_id, grant in before.items():
+            owner, _, heir = group.owner_of(partition_id)
+            ownership.give(table, group, partition_id, owner, grant, heir)
 
     patch(grouping, "_take_over", keep)
 
@@ -162,16 +162,16 @@ def _believe_any_generation(patch: Patch) -> None:
     """A request from before the member lost and regained the partition counts."""
     resolve = group_views.resolve
 
-    def resolve_as_of_now(state: Any, name: str, member_id: str, seen: Any, place: Any) -> Any:
+    def resolve_as_of_now(state: Any, name: str, member_id: str, seen: Any, partition_id: Any) -> Any:
         group = state.groups.by_name(name)
         now = (0, 0) if group is None else (group.row.number, group.row.generation)
-        return resolve(state, name, member_id, max(seen, now) if member_id else seen, place)
+        return resolve(state, name, member_id, max(seen, now) if member_id else seen, partition_id)
 
     patch(views, "resolve", resolve_as_of_now)
 
 
 def _keep_no_fence(patch: Patch) -> None:
-    patch(passes, "check_fence", lambda group, accepted, asked: None)
+    patch(decision_builder, "check_fence", lambda group, accepted, asked: None)
 
 
 def _claim_without_fence(patch: Patch) -> None:
@@ -182,8 +182,8 @@ def _claim_without_fence(patch: Patch) -> None:
         offset = view.committed if view.committed >= 0 else view.group.start_offset
         return Claimed(offset, view.committed >= 0, view.metadata, view.latest_commit(request.member))
 
-    patch(Pass, "claim", claim)
-    patch(Pass, "raise_fence", lambda self, view, fence: None)
+    patch(DecisionBuilder, "claim", claim)
+    patch(DecisionBuilder, "raise_fence", lambda self, view, fence: None)
 
 
 def _commit_without_order(patch: Patch) -> None:
@@ -192,7 +192,7 @@ def _commit_without_order(patch: Patch) -> None:
 
 def _seek_without_fence(patch: Patch) -> None:
     """An operator's seek is accepted, and leaves the fence where it was."""
-    seek = Pass.seek
+    seek = DecisionBuilder.seek
 
     def seek_only(self: Any, request: Any) -> None:
         seek(self, request)
@@ -200,7 +200,7 @@ def _seek_without_fence(patch: Patch) -> None:
         self.facts = [fact for fact in self.facts if not isinstance(fact, records.Fenced)]
         view.fence = view.group.fence
 
-    patch(Pass, "seek", seek_only)
+    patch(DecisionBuilder, "seek", seek_only)
 
 
 def _reset_under_the_present(patch: Patch) -> None:
@@ -259,11 +259,15 @@ def _share_with_owners(patch: Patch) -> None:
         owned = (
             []
             if group is None
-            else [(place, *group.owner_of(place)) for places in group.owned.values() for place in places]
+            else [
+                (partition_id, *group.owner_of(partition_id))
+                for partition_ids in group.owned.values()
+                for partition_id in partition_ids
+            ]
         )
         result = alter(state, change)
-        for place, owner, grant, heir in owned:
-            ownership.give(state.groups, group, place, owner, grant, heir)
+        for partition_id, owner, grant, heir in owned:
+            ownership.give(state.groups, group, partition_id, owner, grant, heir)
         return result
 
     patch(grouping, "_alter", alter_and_restore)

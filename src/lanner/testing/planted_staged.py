@@ -7,8 +7,8 @@ from typing import Any, Final
 from lanner.broker.attendant import Attendant
 from lanner.broker.conductor import Conductor
 from lanner.cluster import Repeated, transactions
-from lanner.partition import records, stage_passes
-from lanner.partition.passes import Pass
+from lanner.partition import records, stage_decisions
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.partition.staging import Stages
 from lanner.testing.plants import Patch, Plant
 from lanner.wire.staging import ReportKind
@@ -100,9 +100,9 @@ def _count_other_votes(patch: Patch) -> None:
 
 
 def _expire_prepared(patch: Patch) -> None:
-    expire = stage_passes.expire
+    expire = stage_decisions.expire
 
-    def expire_all(decision: Pass) -> None:
+    def expire_all(decision: DecisionBuilder) -> None:
         stages = decision.state.stages
         held = [one for one in stages.attempts.values() if one.token]
         due = [one for one in held if one.active_ms + one.hold_ms <= decision.now_ms]
@@ -113,7 +113,7 @@ def _expire_prepared(patch: Patch) -> None:
             decision.facts.append(records.StagesWithdrawn(token, prepared.dealt, count, stages.metadata_index))
         expire(decision)
 
-    patch(stage_passes, "expire", expire_all)
+    patch(stage_decisions, "expire", expire_all)
 
 
 def _act_on_older(patch: Patch) -> None:
@@ -132,7 +132,7 @@ def _act_on_older(patch: Patch) -> None:
         finally:
             stages.metadata_index = seen
 
-    patch(stage_passes, "_see", lambda decision, token, metadata_index: None)
+    patch(stage_decisions, "_see", lambda decision, token, metadata_index: None)
     patch(Attendant, "_attend", attend_at_once)
 
 

@@ -9,6 +9,7 @@ line does not offer, or a planted fault.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -18,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ from typing import IO, Any
 POLL_SECONDS = 0.01
 HOST = "127.0.0.1"
 _PORTS = 20_000, 32_000
+_TURN = Path(tempfile.gettempdir()) / f"lanner-ports-{os.getuid()}"
 _PAUSE_SECONDS = 5.0
 _STILL = {"T", "t", "D", "X", "Z"}
 
@@ -35,20 +38,34 @@ class BrokerNeverReady(Exception):
     """The broker did not become ready; its output says why."""
 
 
-def free_port() -> int:
-    """A port that was free a moment ago.
+def free_port(count: int = 1) -> int:
+    """Return the first of `count` free ports in a row. No other process is given them soon.
 
-    It lies below those that the kernel gives to outgoing connections: else a client that tries again and again to reach
-    a dead broker would one day be given the broker's own port, and talk to itself.
+    They lie below those that the kernel gives to outgoing connections: else a client that tries again and again to
+    reach a dead broker would one day be given the broker's own port, and talk to itself. Every process takes its turn
+    in one file: a port drawn by lot may be that of another test, whose broker starts in a moment or is down for one.
     """
-    while True:
-        port = random.SystemRandom().randrange(*_PORTS)
-        with socket.socket() as listener:
-            try:
-                listener.bind((HOST, port))
-            except OSError:
-                continue
-            return port
+    with _TURN.open("a+b") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        turn.seek(0)
+        written = turn.read(8)
+        port = int(written) if written.isdigit() else random.SystemRandom().randrange(*_PORTS)
+        while not all(map(_is_free, range(port, port + count))):
+            port = port + 1 if port + 1 in range(*_PORTS) else _PORTS[0]
+        turn.truncate(0)
+        turn.write(b"%d" % (port + count))
+        return port
+
+
+def _is_free(port: int) -> bool:
+    if port not in range(*_PORTS):
+        return False
+    with socket.socket() as listener:
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            return False
+        return True
 
 
 class BrokerProcess:
@@ -134,7 +151,8 @@ class BrokerProcess:
         connection = http.client.HTTPConnection(self.host, self.http_port, timeout=5)
         try:
             connection.request("GET", path)
-            return connection.getresponse().status
+            with connection.getresponse() as reply:
+                return reply.status
         except (OSError, http.client.HTTPException):
             return 0
         finally:
@@ -203,8 +221,7 @@ class BrokerProcess:
         raise AssertionError("the kernel does not tell RssAnon")
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds_of(self.pid)
 
     def write_calls(self) -> dict[int, tuple[int, int]]:
         """Write calls and bytes of each thread. Sends on sockets do not count as such; the journal's writes do."""
@@ -247,6 +264,12 @@ class BrokerProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.kill()
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """The processor time that a process has used, with all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _tail(log: IO[bytes], bytes_max: int) -> str:

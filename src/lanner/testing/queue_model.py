@@ -9,12 +9,13 @@ model is reported as a violation of a named rule.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from lanner.testing.history import Administered, DeadSeen, Fate, FloorSeen, Handed, Polled, Published, Rules, Settled
+from lanner.testing.history import Administered, DeadSeen, FloorSeen, Handed, Polled, Published, Rules, Settled, Status
 
 
 class Violation(NamedTuple):
@@ -37,7 +38,7 @@ class State(Enum):
     UNSURE = "unsure"
 
 
-_OPEN = frozenset({State.FRESH, State.LEASED, State.WAITING})
+_OPEN = (State.FRESH, State.LEASED, State.WAITING)  # a tuple finds by identity; a set would hash, in Python
 _LOOKED_BACK = 20
 _LONG_AGO = -1  # the token of a lease that nobody heard of
 _REMEMBERED = ("ack", "nack", "reject")  # an extension is a promise that time may break; a release is no settle
@@ -93,11 +94,12 @@ class QueueModel:
     first_seen: float | None = None
     _decided: list[tuple[float, float, int]] = field(default_factory=list)  # polls: returned, called, decided_ms
     _delayed: float = -1.0  # when a delayed batch was last heard of, or may have come without being heard of
-    _open: dict[int, dict[int, Entry]] = field(default_factory=dict)  # lane → offset → entry
+    _open: defaultdict[int, dict[int, Entry]] = field(default_factory=lambda: defaultdict(dict))  # lane → offset → …
     _tokens: set[int] = field(default_factory=set)
     _last_fresh: dict[int, int] = field(default_factory=dict)  # lane → offset
     _floors: dict[int, int] = field(default_factory=dict)
     _unheard: list[Administered] = field(default_factory=list)  # redrives and discards whose outcome is not known
+    _discards: list[tuple[int, ...]] = field(default_factory=list)  # the offsets of each; none: every dead letter
     _hidden: int = 0  # polls and seeks whose outcome is not known
     _seeks: int = 0  # that were called, and may take effect at any moment
     _hidden_takes: int = 0  # of these, polls that settle what they get by themselves
@@ -117,7 +119,8 @@ class QueueModel:
 
     def published(self, event: Published, returned: float, *, repeated: bool = False) -> None:
         """An acknowledged batch: from here on its messages must be deliverable. A repeated one was perhaps stored, and
-        seen by polls and seeks that nobody heard of, when it was first sent."""
+        seen by polls and seeks that nobody heard of, when it was first sent. It may even have died and been discarded.
+        """
         if event.deliver_at_ms:
             self._delayed = returned
         if event.base_offset < 0:
@@ -128,7 +131,7 @@ class QueueModel:
                 if repeated:
                     entry = self.entries[offset]
                     self._move(entry, State.UNSURE, returned)
-                    if self._skipping:
+                    if self._skipping or any(not chosen or offset in chosen for chosen in self._discards):
                         entry.maybe_done = entry.ever_done = True
 
     def _add(self, event: Published, offset: int, since: float) -> None:
@@ -155,7 +158,7 @@ class QueueModel:
     def _move(self, entry: Entry, state: State, since: float) -> None:
         entry.state = state
         entry.since = since
-        lane = self._open.setdefault(entry.lane, {})
+        lane = self._open[entry.lane]
         if state in _OPEN:
             lane[entry.offset] = entry
         else:
@@ -174,7 +177,7 @@ class QueueModel:
     # ------------------------------------------------------------------ polls
 
     def poll_called(self, event: Polled, now: float) -> None:
-        if event.fate is Fate.UNKNOWN:
+        if event.status is Status.UNKNOWN:
             self._forget_certainty(now)
             if event.auto_ack:
                 self._skipping = True
@@ -320,9 +323,9 @@ class QueueModel:
                 entry.unseen.discard(event.token)
             if entry is not None and entry.token == event.token:
                 entry.pending += 1
-                if event.fate is Fate.UNKNOWN and event.action in ("ack", "reject"):
+                if event.status is Status.UNKNOWN and event.action in ("ack", "reject"):
                     entry.maybe_done = True
-                if event.fate is Fate.UNKNOWN:
+                if event.status is Status.UNKNOWN:
                     entry.unheard.add((event.token, event.action))
                 entry.released = entry.released or event.action == "release"
 
@@ -334,7 +337,7 @@ class QueueModel:
             if entry.token == event.token:
                 entry.pending = max(0, entry.pending - 1)
             key = (event.token, event.action)
-            if event.fate is Fate.OK:
+            if event.status is Status.OK:
                 if key not in entry.answered and key not in entry.unheard:
                     self._check_settled(event, entry)
                 if entry.token == event.token and (key not in entry.answered or event.action == "extend"):
@@ -377,7 +380,9 @@ class QueueModel:
     def administer_called(self, event: Administered, now: float) -> None:
         if event.action in ("redrive", "discard"):
             self._maybe_revived(event, now)
-            if event.fate is Fate.UNKNOWN:
+            if event.action == "discard":
+                self._discards.append(tuple(event.offsets))
+            if event.status is Status.UNKNOWN:
                 self._unheard.append(event)
             return
         self._forget_certainty(now)
@@ -393,9 +398,9 @@ class QueueModel:
             return
         self._hidden = max(0, self._hidden - 1)
         self._seeks = max(0, self._seeks - 1)
-        if event.fate is Fate.OK:
+        if event.status is Status.OK:
             self._begin_again(event.offsets[0] if event.offsets else 0, returned, certain=True)
-        elif event.fate is Fate.UNKNOWN:
+        elif event.status is Status.UNKNOWN:
             self._begin_again(0, returned, certain=False)
 
     def _maybe_revived(self, event: Administered, now: float) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lanner.testing.history import Fate, Handed
+from lanner.testing.history import Handed
 
 _TIMEOUT_SECONDS = 15.0
 _RETRY_SECONDS = 0.02
@@ -38,7 +38,7 @@ class Notebook(Protocol):
     def was_disturbed(self, since: float) -> bool: ...
     def note_unheard(self, called: float) -> None: ...
     def note_leases(self, called: float, leases: Mapping[tuple[int, int, int], list[Handed]]) -> None: ...
-    def note_acked(self, called: float, fate: Fate, partition: int, token: int, offset: int) -> None: ...
+    def note_acked(self, called: float, failure: str, partition: int, token: int, offset: int) -> None: ...
     def note_published(
         self,
         called: float,
@@ -73,8 +73,8 @@ class _Caller:
             self._connection = http.client.HTTPConnection(host, int(port), timeout=_TIMEOUT_SECONDS)
         try:
             self._connection.request("POST", path, body, headers)
-            reply = self._connection.getresponse()
-            content = reply.read()
+            with self._connection.getresponse() as reply:  # one that breaks off would keep its socket open
+                content = reply.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise RestFailed(type(error).__name__) from error
@@ -173,16 +173,18 @@ class RestWorkers:
     async def _ack(self, caller: _Caller, path: str, messages: list[dict[str, Any]]) -> None:
         book = self._notebook
         called = time.monotonic()
-        fates = [Fate.UNKNOWN] * len(messages)
+        failures = ["no answer"] * len(messages)
         targets = [{name: one[name] for name in ("partition", "offset", "token")} for one in messages]
         try:
             reply = await caller.post(f"{path}/ack", {"messages": targets})
-            fates = [Fate.UNKNOWN if "error" in one else Fate.OK for one in reply["messages"]]
+            failures = [one.get("error", "") for one in reply["messages"]]
         except RestFailed as error:
-            book.failures[f"REST ack: {error}"] += 1
+            failures = [f"{error}"] * len(messages)
         finally:
-            for one, fate in zip(messages, fates, strict=True):
-                book.note_acked(called, fate, one["partition"], one["token"], one["offset"])
+            for one, failure in zip(messages, failures, strict=True):
+                if failure:
+                    book.failures[f"REST ack: {failure}"] += 1
+                book.note_acked(called, failure, one["partition"], one["token"], one["offset"])
 
 
 def _leases(messages: list[dict[str, Any]]) -> dict[tuple[int, int, int], list[Handed]]:

@@ -153,7 +153,9 @@ class SimBroker:
         self.commits: list[tuple[int, int, int]] = []  # (file, offset, size) of durable records, since the start
         self.decayed: set[tuple[Any, Any]] = set()  # (file, offset) of saved entries that have rotted on the disk
         self.spoiled: set[int] = set()  # sets of which a row has rotted
-        self.remembered: dict[tuple[int, int], dict[int, bytes]] = {}  # (set, index) of a rotten batch → what it held
+        self.remembered: dict[
+            tuple[int, int], Mapping[int, bytes]
+        ] = {}  # (set, index) of a rotten batch → what it held
         self.followed: FollowingClock
         self._began = (0, 0)  # what the wall clock and the steady one showed at the start
         self.engine: Engine
@@ -413,12 +415,11 @@ class SimBroker:
         if place not in self.decayed and set_id not in self.spoiled:
             raise Broken("damage from nowhere", set_id, error.message)
 
-    def read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+    def read(self, set_id: int, ref: BatchRef) -> Mapping[int, bytes]:
         """The messages of a stored batch by offset. It must be there: somebody may ask for it. StorageDamaged: it was,
         and has rotted; the damage is noted, as it is by every reader.
         """
-        values = _values_of(self._payload(set_id, ref))
-        return {ref.base_offset + place: value for place, value in values}
+        return _values_of(self._payload(set_id, ref), ref.base_offset)
 
     def _payload(self, set_id: int, ref: BatchRef) -> bytes:
         payload = self.engine.payload_from_memory(set_id, ref.index)
@@ -441,11 +442,11 @@ class SimBroker:
 
 
 @lru_cache(maxsize=1_024)
-def _values_of(payload: bytes) -> list[tuple[int, bytes]]:
-    """The messages of a stored batch by place; the same batches are read again and again."""
+def _values_of(payload: bytes, base_offset: int) -> Mapping[int, bytes]:
+    """The messages of a stored batch by offset; the same batches are read again and again."""
     decoded = batch.decode(payload[batch_start(payload) :])
     positions = decoded.positions if decoded.positions is not None else range(decoded.count)
-    return list(zip(positions, decoded.values(), strict=True))
+    return {base_offset + place: value for place, value in zip(positions, decoded.values(), strict=True)}
 
 
 _BEGIN: Final[dict[str, Callable[[SimBroker], Work]]] = {

@@ -22,7 +22,7 @@ from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.cluster import BrokerState, Registration, encode_found_cluster
 from lanner.errors import StorageFailed, StorageFull
 from lanner.testing.clock import SimClock
-from lanner.testing.cluster_broker import PULSE, Bounds, BrokerClock, ClusterBroker, Place
+from lanner.testing.cluster_broker import PULSE, Bounds, BrokerClock, ClusterBroker, ClusterRecord
 from lanner.testing.cluster_calls import ANSWER, CALL, CLIENT, Calls
 from lanner.testing.cluster_clients import ClusterTraffic
 from lanner.testing.cluster_witness import ClusterWitness
@@ -40,8 +40,8 @@ def size_of(seed: int) -> int:
     return 3 if seed % 2 == 0 else 5
 
 
-def _place(founding: Founding) -> Place:
-    return Place(founding.seat, founding.nodes, founding.told)
+def _record(founding: Founding) -> ClusterRecord:
+    return ClusterRecord(founding.seat, founding.nodes, founding.told)
 
 
 class SimCluster:
@@ -98,7 +98,7 @@ class SimCluster:
         found = encode_found_cluster("simulated", self.founders, 1)
         for number, broker in enumerate(brokers, start=1):
             broker.founding = found
-            broker.place = _place(Founding("simulated", self.founders, number))
+            broker.record = _record(Founding("simulated", self.founders, number))
             broker.start()
 
     @staticmethod
@@ -118,7 +118,7 @@ class SimCluster:
 
     def serving(self) -> list[ClusterBroker]:
         """The brokers that clients may have heard of: those that are in the cluster."""
-        return [broker for broker in self.brokers.values() if broker.place is not None and not broker.retired]
+        return [broker for broker in self.brokers.values() if broker.record is not None and not broker.retired]
 
     def leader(self, set_id: int) -> ClusterBroker | None:
         """Who leads a set and may decide, if nobody leads it in a later term."""
@@ -235,7 +235,7 @@ class SimCluster:
             self.guard(broker, lambda: self.calls.arrived(letter, broker))
         else:
             sender = self.brokers[letter.sender].node_id
-            if broker.place is None:
+            if broker.record is None:
                 self._learn_seat(broker, letter)
             self.guard(broker, lambda: broker.hear(letter, sender))
 
@@ -247,7 +247,7 @@ class SimCluster:
         receiver = int.from_bytes(letter.frame[16:24], "little")
         there = tuple(present(self.brokers[letter.sender].engine.cluster.brokers))
         founding = Founding("simulated", self.founders, receiver, joined=True, brokers=there)
-        self.guard(broker, lambda: broker.join(_place(founding)))
+        self.guard(broker, lambda: broker.join(_record(founding)))
 
     def _lost(self, letter: Letter) -> None:
         self.calls.lost(letter)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -442,7 +442,7 @@ class Simulation:
                         return False
         return True
 
-    def _read_or_recall(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+    def _read_or_recall(self, set_id: int, ref: BatchRef) -> Mapping[int, bytes]:
         """What was in a batch that has rotted is gone, and nothing else."""
         try:
             return self.broker.read(set_id, ref)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -16,7 +16,7 @@ from lanner.testing.sim_broker import SimBroker
 from lanner.testing.staged_checkers import StagedJudge
 from lanner.testing.staged_traffic import StagedPort, StagedTraffic, Told, name_in
 
-Read = Callable[[int, BatchRef], dict[int, bytes]]
+Read = Callable[[int, BatchRef], Mapping[int, bytes]]
 
 
 def staged_settings(rng: Random, **more: Any) -> TopicSettings:

@@ -3,7 +3,7 @@
 A writer works on one sequence of one transaction after the other. Each *round* stages under new attempts, as the tasks
 of a job would, and commits them. A writer that dies leaves a zombie, which goes on from where it stood, while its
 successor does the same work again; another owner may claim the transaction in the middle of it. Whatever was ever sent
-may be sent again, much later. Every fate that a writer is told is given to the judge.
+may be sent again, much later. Every answer that a writer gets is given to the judge.
 
 Calls go through a port: to one broker, or to a cluster in which they may be lost.
 """

@@ -39,9 +39,10 @@ class Terminal:
         piped: bytes | None = None,
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        columns: int = _COLUMNS,
     ) -> None:
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
         self._seen = threading.Condition()
         self._text = ""
         self._process = subprocess.Popen(
@@ -50,7 +51,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             cwd=cwd,
-            env={**os.environ, "TERM": "xterm-256color", **(environment or {})},
+            env={**_without_size(os.environ), "TERM": "xterm-256color", **(environment or {})},
             start_new_session=True,
         )
         os.close(slave)
@@ -120,3 +121,8 @@ def _feed(pipe: IO[bytes], data: bytes) -> None:
     with contextlib.suppress(BrokenPipeError):
         pipe.write(data)
         pipe.close()
+
+
+def _without_size(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without the size of another terminal, which some programs believe more than their own."""
+    return {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES")}

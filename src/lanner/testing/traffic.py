@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import Any, Final
 
@@ -38,7 +39,6 @@ from lanner.testing.history import (
     Crashed,
     DeadSeen,
     Event,
-    Fate,
     FloorSeen,
     Handed,
     History,
@@ -46,9 +46,10 @@ from lanner.testing.history import (
     Published,
     ReadBack,
     Settled,
+    Status,
     Stored,
 )
-from lanner.testing.parties import LOST, Consumer, Held, Lane, Producer, Sent
+from lanner.testing.parties import LOST, Consumer, Held, Producer, Sent, SentToLane
 from lanner.testing.sim_broker import SimBroker
 
 _ACTIONS: Final = {"ack": 1, "nack": 2, "extend": 3, "reject": 4, "release": 0}
@@ -106,7 +107,7 @@ class Traffic:
     def _append(self, set_id: int, data: bytes, on_applied: Callable[[Any], None]) -> None:
         self.broker.engine.propose(set_id, encode_append(self.broker.now_ms(), data), on_applied)
 
-    def _read(self, set_id: int, ref: BatchRef) -> dict[int, bytes]:
+    def _read(self, set_id: int, ref: BatchRef) -> Mapping[int, bytes]:
         return self.broker.read(set_id, ref)
 
     def _topics(self) -> Mapping[str, Topic]:
@@ -120,7 +121,7 @@ class Traffic:
 
         self.broker.engine.propose(CLUSTER_SET, command, applied)
 
-    # ------------------------------------------------------------------ operations and their fates
+    # ------------------------------------------------------------------ operations and how they end
 
     def _begin(self, unknown: Event) -> int:
         operation = unknown.called
@@ -173,7 +174,7 @@ class Traffic:
         if producer.producer_id and rng.random() < 0.002:
             self._named += 1
             self.producers[self.producers.index(producer)] = producer = Producer(self._named)
-        lane = producer.lanes.setdefault((set_id, priority), Lane())
+        lane = producer.lanes.setdefault((set_id, priority), SentToLane())
         if lane.under_way and not self.pipelined:
             return False
         if lane.under_way < len(lane.unheard):
@@ -185,7 +186,7 @@ class Traffic:
         self._send(lane, sent)
         return True
 
-    def _write_batch(self, producer: Producer, lane: Lane, set_id: int, priority: int) -> Sent:
+    def _write_batch(self, producer: Producer, lane: SentToLane, set_id: int, priority: int) -> Sent:
         rng, now_ms = self.rng, self.clock.now_ms()
         count = rng.choice((1, 1, 2, 3, 5, 12))
         names = tuple(f"{self.point}.{number}" for number in range(count))
@@ -204,11 +205,11 @@ class Traffic:
         )
         lane.sequence += 1
         event = Published(
-            self.now(), None, Fate.UNKNOWN, set_id, -1, names, priority, deliver_at_ms, expires_at_ms, 0, len(data)
+            self.now(), None, Status.UNKNOWN, set_id, -1, names, priority, deliver_at_ms, expires_at_ms, 0, len(data)
         )
         return Sent(event, data, bool(producer.producer_id or producer.dedup))
 
-    def _send(self, lane: Lane, sent: Sent) -> None:
+    def _send(self, lane: SentToLane, sent: Sent) -> None:
         event = sent.event
         operation = self._begin(event)
 
@@ -219,7 +220,7 @@ class Traffic:
                     replace(
                         event,
                         returned=self.now(),
-                        fate=Fate.OK,
+                        status=Status.OK,
                         base_offset=result.base_offset,
                         append_ms=result.append_ms,
                     ),
@@ -230,12 +231,12 @@ class Traffic:
                 if result is LOST:
                     self._lose(operation)
                 else:
-                    self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+                    self._end(operation, replace(event, returned=self.now(), status=Status.FAILED))
                 if sent.again:
                     lane.under_way = max(0, lane.under_way - 1)
                     return
             else:
-                self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+                self._end(operation, replace(event, returned=self.now(), status=Status.FAILED))
                 self.counts["refused"] += 1
             if lane.unheard and lane.unheard[0].data is sent.data:
                 lane.unheard.popleft()
@@ -246,7 +247,7 @@ class Traffic:
             self._append(event.partition, sent.data, applied)
         except LannerError:
             lane.under_way -= 1
-            self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+            self._end(operation, replace(event, returned=self.now(), status=Status.FAILED))
 
     # ------------------------------------------------------------------ consuming
 
@@ -267,7 +268,7 @@ class Traffic:
             rng.choice((None, None, 100, 2_000)),
             auto_ack,
         )
-        event = Polled(self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, auto_ack=auto_ack)
+        event = Polled(self.now(), None, Status.UNKNOWN, consumer.group, consumer.set_id, auto_ack=auto_ack)
         operation = self._begin(event)
 
         def answered(answer: Any, index: int) -> None:
@@ -283,11 +284,11 @@ class Traffic:
             consumer.sequence -= self.rng.random() < 0.5  # ask again for what it did not hear
             return
         if isinstance(answer, LannerError):
-            self._end(operation, replace(event, returned=self.now(), fate=Fate.FAILED))
+            self._end(operation, replace(event, returned=self.now(), status=Status.FAILED))
             return
         decided_ms = self._decided_ms(consumer.set_id, index)
         if not isinstance(answer, PollAnswer):
-            self._end(operation, replace(event, returned=self.now(), fate=Fate.OK, decided_ms=decided_ms))
+            self._end(operation, replace(event, returned=self.now(), status=Status.OK, decided_ms=decided_ms))
             return
         token = index if answer.token is None else answer.token
         messages, values, gone = self._read_leases(consumer.set_id, answer.leases)
@@ -299,7 +300,7 @@ class Traffic:
             replace(
                 event,
                 returned=self.now(),
-                fate=Fate.OK,
+                status=Status.OK,
                 messages=tuple(messages),
                 token=token,
                 decided_ms=decided_ms,
@@ -329,9 +330,9 @@ class Traffic:
         gone: list[Lease] = []
         for lease in leases:
             try:
-                values |= self._read(set_id, lease.ref)
+                values.update(self._read(set_id, lease.ref))
             except StorageDamaged:
-                values |= self.broker.remembered[set_id, lease.ref.index]
+                values.update(self.broker.remembered[set_id, lease.ref.index])
                 gone.append(lease)
             for offset in range(lease.first_offset, lease.first_offset + lease.count):
                 messages.append(Handed(offset, name_of(values[offset]), lease.ref.lane, lease.attempt))
@@ -378,7 +379,7 @@ class Traffic:
         item = (held.token, held.first_offset, held.count, _ACTIONS[action], delay_ms, reason)
         request = Release(consumer.group, [item]) if action == "release" else Settle(consumer.group, [item])
         offsets = tuple(range(held.first_offset, held.first_offset + held.count))
-        event = Settled(self.now(), None, Fate.UNKNOWN, consumer.group, consumer.set_id, held.token, offsets, action)
+        event = Settled(self.now(), None, Status.UNKNOWN, consumer.group, consumer.set_id, held.token, offsets, action)
         operation = self._begin(event)
         consumer.asked.append((held, action))
         nacks = {(held.token, offset) for offset in offsets if action == "nack"}
@@ -393,18 +394,18 @@ class Traffic:
             decided_ms = self._decided_ms(consumer.set_id, index)
             until_ms, lost = 0, False
             if isinstance(answer, LannerError) or answer[0][1] == 0:
-                fate = Fate.FAILED
+                status = Status.FAILED
                 lost = not isinstance(answer, LannerError) and answer[0][0] == LeaseLost.code
             elif answer[0] == (0, held.count):
-                fate = Fate.OK
+                status = Status.OK
                 if timed:
                     until_ms = decided_ms + self._wait_ms(consumer.set_id, held.attempt, delay_ms)
                 if action == "extend":
                     consumer.held.append(held)
             else:  # some of it: which, the answer does not say
-                fate, returned = Fate.UNKNOWN, None
-            self.counts[f"{action}_{fate}"] += 1
-            told = replace(event, returned=returned, fate=fate, decided_ms=decided_ms, until_ms=until_ms, lost=lost)
+                status, returned = Status.UNKNOWN, None
+            self.counts[f"{action}_{status}"] += 1
+            told = replace(event, returned=returned, status=status, decided_ms=decided_ms, until_ms=until_ms, lost=lost)
             self._end(operation, told)
 
         self._ask(consumer.set_id, request, answered)
@@ -487,6 +488,7 @@ class Traffic:
         return found
 
 
+@lru_cache(maxsize=16_384)
 def name_of(value: bytes) -> str:
-    """Which message this is: its value up to the bar."""
+    """Which message this is: its value up to the bar. Each is asked for at every delivery."""
     return value.split(b"|", 1)[0].decode()

@@ -22,19 +22,19 @@ from typing import Any
 from msgspec.structs import replace
 
 import lanner
-from lanner.errors import LannerError
+from lanner.errors import LannerError, LeaseLost
 from lanner.testing.checkers import judge
 from lanner.testing.history import (
     Crashed,
     Ended,
     Event,
-    Fate,
     Handed,
     History,
     Polled,
     Published,
     Rules,
     Settled,
+    Status,
     Stored,
 )
 from lanner.testing.rest_workers import RestWorkers
@@ -56,12 +56,16 @@ class Workload:
         urls: Sequence[str] = (),
         pause_seconds: float = 0.0,
         replication: int = 0,
+        settles_known: bool = True,
     ) -> None:
-        """`urls`: brokers' REST doors, for workers that come that way. `pause_seconds`: between two publishes."""
+        """`urls`: brokers' REST doors, for workers that come that way. `pause_seconds`: between two publishes.
+        `settles_known`: brokers know a settle that is asked again, so one that is answered LeaseLost had no effect."""
         self.address = address
         self.urls = list(urls)
         self.pause_seconds = pause_seconds
         self.replication = replication
+        self.settles_known = settles_known
+        self.consumer_options: dict[str, Any] = {}  # beside the group and the lease
         self.topic = topic
         self.partitions = partitions
         self.group = "workers"
@@ -125,7 +129,14 @@ class Workload:
         await asyncio.gather(*self._publishers)
 
     async def stop_consuming(self) -> None:
+        self.leave()
+        await self.until_left()
+
+    def leave(self) -> None:
+        """Have the consumers finish what they have in hand and leave."""
         self._consuming = False
+
+    async def until_left(self) -> None:
         await asyncio.gather(*self._consumers)
 
     async def until_published(self, timeout_seconds: float = 30.0) -> float:
@@ -136,7 +147,7 @@ class Workload:
                 raise AssertionError(f"nothing is acknowledged in {sorted(missing)} for {timeout_seconds} s")
             await asyncio.sleep(_RETRY_SECONDS / 2)
             for event in itertools.islice(self.history.events, seen, None):
-                if isinstance(event, Published) and event.fate is Fate.OK and event.called >= began:
+                if isinstance(event, Published) and event.status is Status.OK and event.called >= began:
                     missing.discard(event.partition)
             seen = len(self.history.events)
         return _now() - began
@@ -172,7 +183,7 @@ class Workload:
     @property
     def acknowledged(self) -> int:
         """How many messages were acknowledged."""
-        return sum(len(event.values) for event in self.history.of_kind(Published) if event.fate is Fate.OK)
+        return sum(len(event.values) for event in self.history.of_kind(Published) if event.status is Status.OK)
 
     # ------------------------------------------------------------------ publishing
 
@@ -216,11 +227,13 @@ class Workload:
     ) -> None:
         """Offset -1: nobody knows what became of it."""
         if offset < 0:
-            self.history.add(Published(called, None, Fate.UNKNOWN, partition, -1, values, priority))
+            self.history.add(Published(called, None, Status.UNKNOWN, partition, -1, values, priority))
             return
         returned = _now()
         self.acknowledged_at.append(returned)
-        self.history.add(Published(called, returned, Fate.OK, partition, offset, values, priority, append_ms=append_ms))
+        self.history.add(
+            Published(called, returned, Status.OK, partition, offset, values, priority, append_ms=append_ms)
+        )
 
     # ------------------------------------------------------------------ consuming
 
@@ -229,7 +242,9 @@ class Workload:
             try:
                 async with (
                     lanner.connect(self.address) as queue,
-                    queue.consumer(self.topic, group=self.group, lease_ms=self.lease_ms) as consumer,
+                    queue.consumer(
+                        self.topic, group=self.group, lease_ms=self.lease_ms, **self.consumer_options
+                    ) as consumer,
                 ):
                     while self._consuming:
                         await self._consume_some(consumer)
@@ -248,25 +263,35 @@ class Workload:
             # The client asked again after the crash. What the broker had decided before it, nobody heard of.
             self.note_unheard(called)
         self._note_polled(called, batch)
+        await self.work()
         called = _now()
         parts = [part for part in batch.parts for _ in range(part.count)]
         acks = [(message, part.token, message.ack()) for message, part in zip(batch, parts, strict=True)]
         for message, token, settling in acks:
-            fate = Fate.OK
+            failure = ""
             try:
                 await settling
             except LannerError as error:
-                self.failures[f"ack: {type(error).__name__}"] += 1
-                fate = Fate.UNKNOWN
-            self.note_acked(called, fate, message.partition, token, message.offset)
+                failure = type(error).__name__
+                self.failures[f"ack: {failure}"] += 1
+            self.note_acked(called, failure, message.partition, token, message.offset)
 
-    def note_acked(self, called: float, fate: Fate, partition: int, token: int, offset: int) -> None:
-        returned = _now() if fate is Fate.OK else None
-        self.history.add(Settled(called, returned, fate, self.group, partition, token, (offset,), "ack"))
+    async def work(self) -> None:
+        """What a consumer does with messages, before it acks them."""
+
+    def note_acked(self, called: float, failure: str, partition: int, token: int, offset: int) -> None:
+        """`failure`: the name of the error, or nothing. A message whose lease was lost must be delivered again, or the
+        judges miss it in the end."""
+        status = Status.UNKNOWN if failure else Status.OK
+        lost = failure == LeaseLost.__name__ and self.settles_known
+        if lost:
+            status = Status.FAILED
+        returned = None if status is Status.UNKNOWN else _now()
+        self.history.add(Settled(called, returned, status, self.group, partition, token, (offset,), "ack", lost=lost))
 
     def note_unheard(self, called: float) -> None:
         for partition in range(self.partitions):
-            self.history.add(Polled(called, None, Fate.UNKNOWN, self.group, partition))
+            self.history.add(Polled(called, None, Status.UNKNOWN, self.group, partition))
 
     def _note_polled(self, called: float, batch: lanner.MessageBatch) -> None:
         leases: dict[tuple[int, int, int], list[Handed]] = {}
@@ -284,7 +309,15 @@ class Workload:
             decided_ms = deadline_ms - self.lease_ms
             self.history.add(
                 Polled(
-                    called, returned, Fate.OK, self.group, partition, tuple(messages), token, decided_ms, deadline_ms
+                    called,
+                    returned,
+                    Status.OK,
+                    self.group,
+                    partition,
+                    tuple(messages),
+                    token,
+                    decided_ms,
+                    deadline_ms,
                 )
             )
 
@@ -299,7 +332,9 @@ class Workload:
             now_ms = time.time_ns() // 1_000_000
             self.history.add(Ended(called, _now(), partition, first, end, tuple(stored), now_ms, groups))
         wrong = [str(violation) for violation in judge(in_order_of_decision(self.history))]
-        unknown = {value for one in self.history.of_kind(Published) if one.fate is not Fate.OK for value in one.values}
+        unknown = {
+            value for one in self.history.of_kind(Published) if one.status is not Status.OK for value in one.values
+        }
         for stored in (stored for _, _, stored in held.values()):
             # Of a publish that was never answered nobody knows when it takes effect, where several brokers repeat it.
             wrong += order_broken([one for one in stored if not self.urls or one.value not in unknown])
@@ -329,7 +364,7 @@ def in_order_of_decision(history: History) -> History:
     decision in the log, so who has heard a higher one knows that all lower ones had been decided by then: each
     poll counts as returned when the first of those was heard.
     """
-    polls = [event for event in history.of_kind(Polled) if event.fate is Fate.OK]
+    polls = [event for event in history.of_kind(Polled) if event.status is Status.OK]
     polls.sort(key=_decision, reverse=True)
     earliest: dict[int, float] = {}
     ordered: list[Event] = []
@@ -337,7 +372,7 @@ def in_order_of_decision(history: History) -> History:
         returned = min(poll.returned, earliest.get(poll.partition, poll.returned))
         earliest[poll.partition] = returned
         ordered.append(replace(poll, called=min(poll.called, returned), returned=returned))
-    rest = [event for event in history.events if not isinstance(event, Polled) or event.fate is not Fate.OK]
+    rest = [event for event in history.events if not isinstance(event, Polled) or event.status is not Status.OK]
     return History(history.rules, [*reversed(ordered), *rest])
 
 

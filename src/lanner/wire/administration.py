@@ -122,6 +122,9 @@ class Seek(Call[Empty]):
     time_ms: Number | None = None
     to: Name | None = None
     partitions: Partitions | None = None
+    force: bool = False  # also while the group has members: they go on from there. From feature level 5 on
+    number: Number = 0  # brokers fill these in: of the group, and
+    generation: Number = 0  # the one that was begun for a seek by force
 
 
 class ListDead(Call["DeadLetters"]):

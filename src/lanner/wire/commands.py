@@ -19,11 +19,12 @@ class Command(IntEnum):
     PEEK = 0x16
     OFFSETS = 0x17
     RELEASE = 0x18
-    GLANCE = 0x19
+    BEST_PRIORITY = 0x19
     STAGE = 0x1A
     PREPARE = 0x1B
     DISCARD_STAGES = 0x1C
     FETCH_DEAD = 0x1D
+    CLAIM_PARTITIONS = 0x1E
     CREATE_TOPIC = 0x20
     DELETE_TOPIC = 0x21
     ALTER_TOPIC = 0x22
@@ -33,6 +34,13 @@ class Command(IntEnum):
     DESCRIBE_GROUP = 0x31
     DROP_GROUP = 0x32
     SEEK = 0x33
+    JOIN_GROUP = 0x34
+    HEARTBEAT = 0x35
+    LEAVE_GROUP = 0x36
+    LIST_MEMBERS = 0x37
+    ALTER_GROUP = 0x38
+    EVICT_MEMBER = 0x39
+    MAKE_GROUP = 0x3A
     LIST_DEAD = 0x40
     REDRIVE = 0x41
     DISCARD = 0x42
@@ -47,6 +55,7 @@ class Command(IntEnum):
     CLAIM = 0x58
     LIST_TRANSACTIONS = 0x59
     FORGET = 0x5A
+    LIST_CLIENTS = 0x5B
     PEER_INFO = 0x60  # from here on: brokers among themselves
     PROPOSE = 0x61
     RAFT = 0x62

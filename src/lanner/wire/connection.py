@@ -29,7 +29,7 @@ from lanner.errors import (
     UnsupportedVersion,
     from_wire,
 )
-from lanner.wire.exchanges import DECODE_ERRORS, EXCHANGES, explain
+from lanner.wire.exchanges import DECODE_ERRORS, EXCHANGES, explain, of_older_release
 from lanner.wire.frames import CORRELATION_MAX, HEADER_BYTES, Frame, FrameReader, encode_frame
 from lanner.wire.messages import (
     ERROR,
@@ -455,7 +455,7 @@ class ClientConnection(_Connection):
             return None
         self._step(_STEP_ANSWER, RemoteProtocolError)
         if answer is _ERROR:
-            return Failure(frame.correlation, _read_error(frame))
+            return Failure(frame.correlation, of_older_release(_read_error(frame), command))
         replied, decoder = _REPLIES[frame.command]
         try:
             control = decoder.decode(frame.control)

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from lanner.errors import RemoteProtocolError
-from lanner.wire import administration, cluster, dead, messages, peers, staging
+from lanner.errors import LannerError, NotSupported, ProtocolError, RemoteProtocolError
+from lanner.wire import administration, cluster, dead, members, messages, peers, staging
 from lanner.wire.messages import Command, Control
 
 
@@ -55,7 +55,7 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.LIST_DEAD: Exchange(administration.ListDead, administration.DeadLetters, reply_bulk=True),
     Command.REDRIVE: Exchange(administration.RedriveDead, administration.CountReply),
     Command.DISCARD: Exchange(administration.DiscardDead, administration.CountReply),
-    Command.GLANCE: Exchange(messages.Glance, messages.Glanced),
+    Command.BEST_PRIORITY: Exchange(messages.BestPriority, messages.BestPriorityFound),
     Command.STAGE: Exchange(staging.Stage, staging.Staged, request_bulk=True),
     Command.PREPARE: Exchange(staging.Prepare, staging.PartitionOutcomes),
     Command.FETCH_DEAD: Exchange(dead.FetchDead, dead.FetchedDead, reply_bulk=True),
@@ -71,6 +71,15 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
     Command.CLAIM: Exchange(staging.Claim, staging.Claimed),
     Command.LIST_TRANSACTIONS: Exchange(staging.ListTransactions, staging.TransactionList),
     Command.FORGET: Exchange(staging.Forget, administration.CountReply),
+    Command.CLAIM_PARTITIONS: Exchange(members.ClaimPartitions, members.ClaimedPartitions),
+    Command.JOIN_GROUP: Exchange(members.JoinGroup, members.MemberView),
+    Command.HEARTBEAT: Exchange(members.Heartbeat, members.MemberView),
+    Command.LEAVE_GROUP: Exchange(members.LeaveGroup, messages.Empty),
+    Command.LIST_MEMBERS: Exchange(members.ListMembers, members.GroupMembers),
+    Command.ALTER_GROUP: Exchange(members.AlterGroup, members.GroupAltered),
+    Command.EVICT_MEMBER: Exchange(members.EvictMember, messages.Empty),
+    Command.MAKE_GROUP: Exchange(members.MakeGroup, messages.Empty),
+    Command.LIST_CLIENTS: Exchange(members.ListClients, members.ClientList),
     Command.PEER_INFO: Exchange(peers.PeerInfo, peers.PeerInfoReply),
     Command.PROPOSE: Exchange(peers.Propose, peers.Proposed, request_bulk=True),
     Command.FORWARD: Exchange(peers.Forward, messages.Empty, request_bulk=True),
@@ -127,3 +136,13 @@ def _bare(kind: Any) -> Any:
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
     return kind
+
+
+def of_older_release(error: LannerError, command: Command) -> LannerError:
+    """Say of a command that the broker cannot know yet what to do about it; every other error as it is."""
+    if not isinstance(error, ProtocolError) or error.details.get("field") != "command":
+        return error
+    return NotSupported(
+        f"the broker is of an older release, which has no {command.name}: upgrade every broker, then run "
+        "`lanner cluster upgrade`"
+    )

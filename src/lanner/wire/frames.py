@@ -22,6 +22,7 @@ from lanner.errors import ProtocolError, RemoteProtocolError
 
 HEADER_BYTES: Final = 5
 _HTTP: Final = b"HTTP/"  # how every answer of a web server begins
+_HTTP2: Final = 0  # the first byte of a server that speaks HTTP/2, as gRPC does
 PREFIX_BYTES: Final = 8  # correlation id and control length, at the start of every payload
 CORRELATION_MAX: Final = 2**32 - 1
 
@@ -180,8 +181,9 @@ class FrameReader:
         if command == _HTTP[0]:
             raise _web_server()
         names = " or ".join(f"{name} (0x{number:02x})" for number, name in self.expected.items())
+        hint = "" if command != _HTTP2 else "; servers of HTTP/2 begin so: is this the address of gRPC?"
         raise RemoteProtocolError(
-            f"a frame begins with the byte 0x{command:02x}: expected {names}, then the length in 4 bytes",
+            f"a frame begins with the byte 0x{command:02x}: expected {names}, then the length in 4 bytes{hint}",
             expected=names,
         )
 

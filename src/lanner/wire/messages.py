@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from lanner import limits
-from lanner.model import LANES
+from lanner.model import LANES, Message
 from lanner.wire.commands import Command as Command
 
 PROTOCOL_VERSION: Final = 1
@@ -32,6 +32,10 @@ Partitions = Annotated[list[PartitionId], Meta(max_length=limits.POLL_PARTITIONS
 Number = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]  # offsets, tokens, counts, times, bytes
 NumberOrNone = Annotated[int, Meta(ge=-1, le=limits.OFFSET_MAX)]  # -1: not given
 LaneMask = Annotated[int, Meta(ge=0, lt=1 << LANES)]
+MetadataByPartition = Annotated[
+    dict[PartitionId, Annotated[bytes, Meta(max_length=limits.COMMIT_METADATA_BYTES_MAX)]],
+    Meta(max_length=limits.PARTITIONS_MAX),
+]
 OffsetsByPartition = Annotated[dict[PartitionId, Number], Meta(max_length=limits.PARTITIONS_MAX)]
 
 
@@ -162,6 +166,10 @@ class Fetch(Call["Fetched"]):
     incarnation: Number = 0
     lanes: LaneMask = 0  # bit n: batches of priority n; 0: of every priority
     follower: bool = False  # a follower may answer too, with what it has applied
+    group: Name = ""  # of the member that reads
+    member_id: Id = ""  # of a member of the group; empty: the caller has not joined it. From feature level 5 on
+    number: Number = 0  # of the group, and
+    generation: Number = 0  # of the newest view that the member has seen
 
 
 class FetchedBatch(Control):
@@ -207,6 +215,7 @@ class Settle(Call["Settled"]):
     group: Name
     topic: Name
     items: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)]
+    member_id: Id = ""  # of a member of the group: it is heard of by this
 
 
 class SettledItem(Control):
@@ -237,6 +246,10 @@ class Poll(Call["Polled"]):
     start: Name = "earliest"  # or "latest": where a group that does not exist yet begins
     settles: Annotated[list[SettleItem], Meta(max_length=limits.SETTLE_RANGES_MAX)] = []
     min_priority: Annotated[int, Meta(ge=0, le=9)] = 0  # lease nothing less urgent: another broker has something better
+    member_id: Id = ""  # of a member of the group; empty: the caller has not joined it. From feature level 5 on
+    number: Number = 0  # of the group, and
+    generation: Number = 0  # of the newest view that the member has seen
+    incarnation: Number = 0  # of the topic; 0: whatever topic has this name now
 
 
 class LeasedRange(Control):
@@ -266,7 +279,7 @@ class Polled(Control):
     priority: int = -1  # the most urgent lane that still has something for this group here; -1: none
 
 
-class Glance(Call["Glanced"]):
+class BestPriority(Call["BestPriorityFound"]):
     """What is the most urgent lane with something deliverable? Leases nothing; waits while there is none."""
 
     group: Name
@@ -276,8 +289,9 @@ class Glance(Call["Glanced"]):
     start: Name = "earliest"  # a group that does not exist yet begins here
 
 
-class Glanced(Control):
+class BestPriorityFound(Control):
     priority: int  # -1: there is nothing
+    messages: int = -1  # how many of that priority there may be; -1: it is not said
 
 
 class Release(Call["Settled"]):
@@ -312,6 +326,22 @@ class PeekedMessage(Control):
     deliver_at_ms: int = 0
     expires_at_ms: int = 0
 
+    def of_topic(self, topic: str) -> Message:
+        """The same as the SDK and the doors show messages."""
+        return Message(
+            topic,
+            self.partition,
+            self.offset,
+            self.value,
+            self.key,
+            self.headers,
+            self.priority,
+            self.append_ms,
+            self.producer_timestamp_ms,
+            self.deliver_at_ms,
+            self.expires_at_ms,
+        )
+
 
 class Peeked(Control):
     """A look is small and rare, so it travels decoded: no bulk."""
@@ -327,6 +357,11 @@ class Commit(Call["Empty"]):
     reader: Id = ""  # chosen at random, once for each reader; with it a commit that is repeated does nothing
     sequence: NumberOrNone = -1  # of this reader's commits, rising; the same when one is repeated
     known: Partitions | None = None  # where the group has committed before: if it is gone there, that is an error
+    member_id: Id = ""  # of a member of the group; empty: the caller has not joined it. From feature level 5 on
+    number: Number = 0  # of the group, and
+    generation: Number = 0  # of the newest view that the member has seen
+    incarnation: Number = 0  # of the topic; 0: whatever topic has this name now
+    metadata: MetadataByPartition = {}  # kept with the offset
 
 
 class Committed(Call["CommittedReply"]):
@@ -337,6 +372,7 @@ class Committed(Call["CommittedReply"]):
 
 class CommittedReply(Control):
     offsets: dict[int, int]  # partitions without a commit are absent
+    metadata: dict[int, bytes] = {}  # what the commits brought along; absent: nothing
 
 
 class Offsets(Call["OffsetsReply"]):

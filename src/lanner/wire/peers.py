@@ -77,3 +77,9 @@ class Pulse(Control):
         default_factory=list
     )  # (set, term)
     leaving: bool = False  # it stops: nobody should hand leadership to it
+    # From feature level 5 on, about members of groups:
+    heard: Annotated[list[Number], Meta(max_length=limits.MEMBERS_HEARD_MAX)] = field(
+        default_factory=list
+    )  # numbers of members that the sender has heard since the last one; said only to who leads the metadata
+    sent_ms: Number = 0  # by a clock of the sender that is never set
+    echo_ms: Number = 0  # `sent_ms` of the latest pulse that the sender has from the receiver; 0: none

@@ -267,6 +267,22 @@ def test_headers_that_are_not_a_map_of_text_to_bytes_are_refused(blob: bytes) ->
     assert refused_field(with_body(data, replace)) == "headers"
 
 
+def test_headers_that_are_not_asked_for_are_not_looked_at() -> None:
+    data = batch.encode([b"a", b"b"], headers=[{"h": b"x"}, {"h": b"y"}])
+
+    def replace(body: bytearray) -> None:
+        body[body.rindex(b"\xa1h")] = 0xC1  # of the second message: no byte of msgpack
+
+    spoilt = with_body(data, replace)
+    assert refused_field(spoilt) == "headers"
+    assert batch.never_decodes(spoilt)
+    decoded = batch.decode(spoilt, headers=False)
+    assert decoded.values() == [b"a", b"b"]
+    assert batch.decode(batch.extract(spoilt, [0])).headers() == [{"h": b"x"}]
+    with pytest.raises(MalformedBatch, match="headers: those of message 1"):
+        decoded.headers()
+
+
 @pytest.mark.parametrize("positions", [(1, 1), (2, 1), (0, limits.BATCH_MESSAGES_MAX)])
 def test_positions_must_rise_and_have_a_bound(positions: tuple[int, int]) -> None:
     data = bytearray(batch.extract(batch.encode([b"a", b"b", b"c"]), [0, 2]))

@@ -11,6 +11,9 @@ from typing import Any
 
 from lanner import batch, features
 from lanner.broker.clock import LeaderClock
+from lanner.broker.coordination.coordination import Coordination
+from lanner.broker.coordination.figures import Counts
+from lanner.broker.coordination.homes import Homes
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.replicas.snapshots import Piece, Reply, decode, encode
@@ -35,6 +38,7 @@ from lanner.storage import MemoryFiles, MemoryTable
 
 VOTERS_MAX = 5
 SILENT_TICKS = 20
+PULSE_MS = 150
 
 
 class Broker:
@@ -69,6 +73,17 @@ class Broker:
         self.steward.founding = flock.founding
         self.steward.open_metadata(self.seat, self.nodes)
         self.tries = Tries(self.engine)
+        self.group_counts = Counts()
+        self.homes = Homes(self.node_id, self.engine, self._metadata_leader, lambda: flock.now_ms)
+        self.coordination = Coordination(
+            self.node_id, self.engine, self.homes, self.clock, lambda work, told: told(work()), self.group_counts
+        )
+
+    def _metadata_leader(self) -> str:
+        """As pulses have it."""
+        leader = self.flock.leader_of(METADATA_SET)
+        alive = leader is not None and self.flock.is_alive(leader.node_id, self.node_id)
+        return leader.node_id if leader is not None and alive else ""
 
     def own_ms(self) -> int:
         return self.flock.now_ms + self.ahead_ms
@@ -88,6 +103,7 @@ class Broker:
                 self.engine.committed(commit)
             self.steward.follow()
         self.steward.follow()
+        self.coordination.follow()
         if self.engine.installs.save_wanted:
             self.save()
 
@@ -131,6 +147,7 @@ class Flock:
         self.lost: Callable[[int, Message], bool] = lambda set_id, message: False
         self.sent: list[tuple[int, Message]] = []  # everything that arrived, while `watching`
         self.watching = False
+        self.coordinating = True  # else nobody falls silent, and no partition is assigned but by the test
         self.timeless = False  # nobody hears what time it is elsewhere
         self.unheard: dict[tuple[str, str], int] = {}  # (by whom, who) → for how many ticks
         nodes = {number: f"node-{name}" for number, name in enumerate(names, start=1)}
@@ -214,6 +231,8 @@ class Flock:
             for broker in self.up():
                 broker.engine.tick()
                 broker.tries.tick()
+                if self.coordinating:
+                    broker.coordination.tick()
                 broker.steward.tick(lambda node_id, by=broker.node_id: self.is_alive(node_id, by))  # type: ignore[misc]
             self.settle()
 
@@ -224,6 +243,10 @@ class Flock:
                 key = (broker.node_id, other.node_id)
                 if self.is_alive(other.node_id, broker.node_id):
                     self.unheard.pop(key, None)
+                    if other is not broker and self.now_ms % PULSE_MS == 0:
+                        sign = other.homes.sign_for(broker.node_id)
+                        broker.homes.take_sign(other.node_id, sign.sent_ms, sign.echo_ms)
+                        broker.coordination.hear(other.node_id, sign.heard)
                     if other is not broker and not self.timeless:
                         broker.clock.observe(other.node_id, other.own_ms())
                     continue

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from lanner.broker.coordination.changes import Changes
 from lanner.broker.outages import Outages
 from lanner.broker.pace import Pace
 from lanner.broker.parts import Parts
@@ -76,6 +77,12 @@ class Office:
             membership=self,
             steward=broker.steward,
             tries=broker.tries,
+            homes=broker.homes,
+            coordination=broker.coordination,
+            changes=Changes(
+                self, self, lambda work: self.spawned.append(asyncio.ensure_future(work)), broker.group_counts
+            ),
+            group_counts=broker.group_counts,
             outages=self.outages,
             scrubbing=self.scrubbing,
             room=room,

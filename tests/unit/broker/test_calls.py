@@ -11,12 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from lanner import batch, features
-from lanner.broker.desks.calls import NewMessage
 from lanner.calls import ANONYMOUS, ROWS, Answer, Bulk, Identity, Repeat, Row, Where
 from lanner.errors import BadGateway, GroupNotFound, NotLeader, TopicNotFound
-from lanner.wire import administration, cluster, dead, messages, staging
+from lanner.forwarding.values import NewMessage
+from lanner.wire import administration, cluster, dead, members, messages, staging
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Call, Command, SettleItem
+from tests.unit.broker.crews import Crew
 from tests.unit.broker.offices import Office, Offices, only, opened
 
 ALICE = Identity("alice", "rest")
@@ -35,10 +36,11 @@ NATIVE_ONLY = {
     Command.LIST_TRANSACTIONS,
     Command.FETCH_DEAD,
     Command.OPEN_PRODUCER,
-    Command.GLANCE,
+    Command.BEST_PRIORITY,
     Command.SCRUB,
     Command.RELEASE,  # REST gives leases back by itself, when a client does not get them
     Command.PUBLISH,  # REST takes single messages: publish_messages
+    Command.MAKE_GROUP,  # the broker that takes a join makes its group
 }
 
 
@@ -172,7 +174,7 @@ def example(row: Row[Any, Any], offices: Offices) -> Call[Any] | None:
     """A call that changes nothing, or the same each time; None: it is tried elsewhere."""
     incarnation = offices["a"].engine.cluster.topics["orders"].incarnation
     found: dict[type[Call[Any]], Call[Any]] = {
-        messages.Glance: messages.Glance("g", "orders"),
+        messages.BestPriority: messages.BestPriority("g", "orders"),
         messages.Poll: messages.Poll("empty", "orders", "m", -1, start="latest"),
         messages.Settle: messages.Settle("g", "orders", [SettleItem(number, 1, 0, 1, 1) for number in (2, 0, 1)]),
         messages.Release: messages.Release("g", "orders", [SettleItem(number, 1, 0, 1, 1) for number in (2, 0, 1)]),
@@ -181,6 +183,12 @@ def example(row: Row[Any, Any], offices: Offices) -> Call[Any] | None:
         messages.Peek: messages.Peek("orders", max_messages=5),
         messages.Commit: messages.Commit("readers", "orders", {0: 1, 1: 2, 2: 3}, "reader", 7),
         messages.Committed: messages.Committed("readers", "orders"),
+        members.ClaimPartitions: members.ClaimPartitions("orders", "crew", "one", 1, 2, incarnation, [0, 1, 2]),
+        members.JoinGroup: members.JoinGroup("crew", "stream", "one", ["orders"]),
+        members.Heartbeat: members.Heartbeat("crew", "one", 1, 1),
+        members.LeaveGroup: members.LeaveGroup("crew", "another"),
+        members.ListMembers: members.ListMembers("crew"),
+        members.MakeGroup: members.MakeGroup("orders", "made", "stream", "latest"),
         messages.Offsets: messages.Offsets("orders", 0),
         messages.Metadata: messages.Metadata(["orders", "missing"]),
         administration.AlterTopic: administration.AlterTopic("orders", {"lease_ms": 5_000}),
@@ -194,6 +202,7 @@ def example(row: Row[Any, Any], offices: Offices) -> Call[Any] | None:
         administration.DiscardDead: administration.DiscardDead("orders", "g"),
         cluster.DescribePartitions: cluster.DescribePartitions("orders"),
         cluster.RaftStatus: cluster.RaftStatus("orders", 1),
+        members.ListClients: members.ListClients(),
         staging.Look: staging.Look("billing", b"c" * 16, "nightly", 1),
         staging.ListTransactions: staging.ListTransactions(),
         staging.Forget: staging.Forget([]),
@@ -219,6 +228,8 @@ ELSEWHERE = {
     Command.DESCRIBE_CLUSTER,
     Command.CHANGE_CLUSTER,
     Command.SCRUB,
+    Command.ALTER_GROUP,
+    Command.EVICT_MEMBER,
 }
 
 
@@ -227,6 +238,18 @@ async def outcome(office: Office, call: Call[Any]) -> Any:
     control = answer.control
     if isinstance(control, administration.GroupDescription):  # by the clock
         control = replace(control, partitions=[replace(one, oldest_age_ms=0) for one in control.partitions])
+    if isinstance(control, members.ClientList):  # likewise
+        control = replace(
+            control,
+            clients=[
+                replace(one, age_ms=0, uses=[replace(use, idle_ms=0) for use in one.uses]) for one in control.clients
+            ],
+        )
+    if isinstance(control, members.MemberView):  # likewise
+        control = replace(control, confirmed_ms=0)
+    if isinstance(control, members.GroupMembers):  # likewise
+        told = [replace(one, joined_age_ms=0, heard_ms=min(one.heard_ms, 0)) for one in control.members]
+        control = replace(control, members=told)
     if isinstance(control, messages.Fetched):  # likewise
         control = replace(control, time_ms=0)
     return control, [bytes(piece) for piece in answer.bulk]
@@ -244,6 +267,12 @@ async def filled(offices: Offices) -> None:
         for part in one.ranges
     ]
     await there.settle(ANONYMOUS, "orders", "g", items)
+    crew = Crew(offices.flock, group="crew")
+    crew.join("one")
+    crew.assign({0: "one", 1: "one", 2: "one"})
+    assert crew.seen == (1, 2), "as the examples have it"
+    for office in offices.by_name.values():
+        office.service.clients.enter("native", "127.0.0.1:1").note(messages.Poll("g", "orders", "m", -1))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lanner import limits
-from lanner.broker.settings import BrokerSettings, join_address, parse_address
+from lanner.broker.settings import BrokerSettings
 from lanner.errors import ValidationError
+from lanner.net.addresses import join_address, parse_address
 
 
 def test_addresses_are_host_and_port_and_empty_keeps_a_door_shut() -> None:

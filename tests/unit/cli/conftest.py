@@ -13,9 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from lanner.errors import ConflictError, LannerError, NotFoundError, NotSupported
+from lanner.errors import ConflictError, GroupNotFound, LannerError, NotFoundError, NotSupported
 from lanner.net.listener import Listener, ServerLink
-from lanner.wire.administration import DescribeTopic, HoldState, PartitionState, TopicDescription
+from lanner.wire.administration import (
+    DescribeGroup,
+    DescribeTopic,
+    GroupDescription,
+    GroupPartition,
+    HoldState,
+    PartitionState,
+    Seek,
+    TopicDescription,
+)
 from lanner.wire.cluster import (
     BrokerState,
     ChangeCluster,
@@ -32,6 +41,16 @@ from lanner.wire.cluster import (
     ScrubProgress,
 )
 from lanner.wire.connection import Request
+from lanner.wire.members import (
+    AlterGroup,
+    ClientList,
+    ClientState,
+    EvictMember,
+    GroupAltered,
+    GroupMembers,
+    ListClients,
+    ListMembers,
+)
 from lanner.wire.messages import (
     BrokerInfo,
     Command,
@@ -61,6 +80,19 @@ def plan_progress(plan_id: int, kind: str, **changes: Any) -> PlanProgress:
     return msgspec.structs.replace(plan, **changes)
 
 
+def members_page(group: GroupMembers, asked: ListMembers) -> GroupMembers:
+    rest = [one for one in group.members if one.number > asked.after]
+    page = rest[: asked.limit]
+    return msgspec.structs.replace(group, members=page, next=page[-1].number if len(rest) > len(page) else 0)
+
+
+def clients_page(clients: list[ClientState], asked: ListClients, missing: list[str]) -> ClientList:
+    rest = [one for one in clients if (one.node_id, one.number) > (asked.after or ("", 0))]
+    page = rest[: asked.limit]
+    last = (page[-1].node_id, page[-1].number) if len(rest) > len(page) else None
+    return ClientList(page, last, missing)
+
+
 class FakeCluster:
     """Three brokers behind one address, with the topic orders of one partition that node-1 leads."""
 
@@ -82,6 +114,13 @@ class FakeCluster:
         self.scrub_restarts = False
         self.steps: dict[str, str] = {}
         self.stopped: dict[str, str] = {}
+        self.groups: dict[str, GroupMembers] = {}
+        self.altered: list[AlterGroup] = []
+        self.evicted: list[EvictMember] = []
+        self.clients: list[ClientState] = []
+        self.asked_clients: list[ListClients] = []
+        self.missing: list[str] = []
+        self.seeks: list[Seek] = []
         self.address = ""
         self._loop = asyncio.new_event_loop()
         self._listener = Listener(lambda link: _Session(self, link))
@@ -118,6 +157,26 @@ class FakeCluster:
                         )
                     ],
                 )
+            case ListMembers(group=group):
+                if group not in self.groups:
+                    raise GroupNotFound(f"group {group!r} has never had members")
+                return members_page(self.groups[group], request.control)
+            case AlterGroup(group=group):
+                if group not in self.groups:
+                    raise GroupNotFound(f"group {group!r} has never had members")
+                self.altered.append(request.control)
+                return GroupAltered(7, 42)
+            case EvictMember():
+                self.evicted.append(request.control)
+                return Empty()
+            case ListClients():
+                self.asked_clients.append(request.control)
+                return clients_page(self.clients, request.control, self.missing)
+            case Seek():
+                self.seeks.append(request.control)
+                return Empty()
+            case DescribeGroup(group=group):
+                return GroupDescription("orders", group, "queue", [GroupPartition(0, 5, 0, 0, 0, 0, 0)])
             case ChangeCluster():
                 return ClusterChanged(self._change(request.control))
             case DescribePartitions():

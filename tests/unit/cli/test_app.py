@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -17,6 +18,10 @@ COMMANDS = [
     ["consume", "orders"],
     ["peek", "orders"],
     ["group", "list", "orders"],
+    ["group", "members", "billing"],
+    ["group", "alter", "billing", "--assignor", "range"],
+    ["group", "evict", "billing", "web-1"],
+    ["client", "list"],
     ["dlq", "list", "orders", "billing"],
     ["bench"],
 ]
@@ -47,6 +52,16 @@ def test_a_flag_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("LANNER_SERVERS", "127.0.0.1:2")
     result = CliRunner().invoke(app, ["topic", "list", "-s", NOBODY])
     assert NOBODY in result.output
+
+
+@pytest.mark.parametrize("before", [None, "127.0.0.1:3"])
+def test_the_address_may_stand_before_the_command(monkeypatch, before):
+    monkeypatch.delenv("LANNER_SERVERS", raising=False)
+    if before is not None:
+        monkeypatch.setenv("LANNER_SERVERS", before)
+    assert "127.0.0.1:2" in CliRunner().invoke(app, ["-s", "127.0.0.1:2", "topic", "list"]).output
+    assert NOBODY in CliRunner().invoke(app, ["-s", "127.0.0.1:2", "topic", "list", "-s", NOBODY]).output
+    assert os.environ.get("LANNER_SERVERS") == before
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lanner.cli.dev import Narrator
-from lanner.cli.dev_folder import Place
+from lanner.cli.dev_folder import LocalBroker
 from lanner.cli.screen import Screen
 from lanner.wire.cluster import ClusterDescription
 
@@ -15,8 +15,8 @@ from lanner.wire.cluster import ClusterDescription
 class StillChild:
     """As much of a child as is told of."""
 
-    def __init__(self, place: Place, pid: int) -> None:
-        self.place = place
+    def __init__(self, broker: LocalBroker, pid: int) -> None:
+        self.broker = broker
         self.pid = pid
         self.state = "starting"
         self.ending = "SIGKILL"
@@ -24,8 +24,8 @@ class StillChild:
 
 @pytest.fixture
 def children(tmp_path: Path) -> list[Any]:
-    found = [StillChild(Place(number, tmp_path, 7400), 100 + number) for number in (1, 2)]
-    found[0].place.log.write_text("all is well\nthe disk is gone\n")
+    found = [StillChild(LocalBroker(number, tmp_path, 7400), 100 + number) for number in (1, 2)]
+    found[0].broker.log.write_text("all is well\nthe disk is gone\n")
     return found
 
 

@@ -1,26 +1,25 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 
 import pytest
 
-from lanner.cli.dev_folder import DevFolder, Place, lock_folder, open_folder
+from lanner.cli.dev_folder import DevFolder, LocalBroker, lock_folder, open_folder
 from lanner.errors import DataDirectoryRefused, ValidationError
 from lanner.testing.process import free_port
 
 
 def names(folder: DevFolder) -> list[str]:
-    return [place.name for place in folder.places]
+    return [broker.name for broker in folder.brokers]
 
 
 def found(folder: DevFolder) -> DevFolder:
     """As the brokers leave it once they belong to a cluster."""
-    for place in folder.places:
-        place.data.mkdir(exist_ok=True)
-        (place.data / "founding.json").touch()
+    for broker in folder.brokers:
+        broker.data.mkdir(exist_ok=True)
+        (broker.data / "founding.json").touch()
     return folder
 
 
@@ -31,7 +30,7 @@ def flag(command: list[str], name: str) -> str | None:
 def test_an_empty_folder_becomes_three_brokers_on_the_ports_of_the_manual(tmp_path):
     folder = open_folder(tmp_path / "new", None, None)
     assert names(folder) == ["node-1", "node-2", "node-3"]
-    assert [(place.native, place.http) for place in folder.places] == [
+    assert [(broker.native, broker.http) for broker in folder.brokers] == [
         ("127.0.0.1:7410", "127.0.0.1:7411"),
         ("127.0.0.1:7420", "127.0.0.1:7421"),
         ("127.0.0.1:7430", "127.0.0.1:7431"),
@@ -41,7 +40,7 @@ def test_an_empty_folder_becomes_three_brokers_on_the_ports_of_the_manual(tmp_pa
 
 def test_every_founder_is_started_with_the_same_seeds(tmp_path):
     folder = open_folder(tmp_path, 3, 9000)
-    commands = [folder.command(place) for place in folder.places]
+    commands = [folder.command(broker) for broker in folder.brokers]
     assert {flag(command, "--seeds") for command in commands} == {"127.0.0.1:9010,127.0.0.1:9020,127.0.0.1:9030"}
     assert [flag(command, "--name") for command in commands] == ["node-1", "node-2", "node-3"]
     assert [flag(command, "--join") for command in commands] == [None] * 3
@@ -49,7 +48,7 @@ def test_every_founder_is_started_with_the_same_seeds(tmp_path):
 
 def test_a_single_broker_founds_its_cluster_alone(tmp_path):
     folder = open_folder(tmp_path, 1, 9000)
-    assert "--seeds" not in folder.command(folder.places[0])
+    assert "--seeds" not in folder.command(folder.brokers[0])
 
 
 def test_the_same_folder_is_the_same_cluster(tmp_path):
@@ -62,7 +61,7 @@ def test_the_same_folder_is_the_same_cluster(tmp_path):
 
 def test_what_was_never_founded_is_not_settled(tmp_path):
     folder = open_folder(tmp_path, 3, 9000)
-    folder.places[0].data.mkdir()
+    folder.brokers[0].data.mkdir()
     smaller = open_folder(tmp_path, 2, 9500)
     assert (names(smaller), smaller.port) == (["node-1", "node-2"], 9500)
     assert names(open_folder(tmp_path, None, None)) == ["node-1", "node-2"]
@@ -78,13 +77,13 @@ def test_other_ports_than_before_are_refused_with_the_next_step(tmp_path):
 def test_more_brokers_than_before_join_the_others(tmp_path):
     found(open_folder(tmp_path, 3, 9000))
     grown = open_folder(tmp_path, 5, None)
-    assert [place.name for place in grown.newcomers] == ["node-4", "node-5"]
-    fourth = grown.command(grown.places[3])
+    assert [broker.name for broker in grown.newcomers] == ["node-4", "node-5"]
+    fourth = grown.command(grown.brokers[3])
     assert (flag(fourth, "--join"), flag(fourth, "--seeds")) == ("127.0.0.1:9010,127.0.0.1:9020,127.0.0.1:9030", None)
-    grown.places[3].data.mkdir()
-    assert [place.name for place in open_folder(tmp_path, None, None).newcomers] == ["node-4", "node-5"]
-    (grown.places[3].data / "founding.json").touch()
-    assert [place.name for place in open_folder(tmp_path, None, None).newcomers] == ["node-5"]
+    grown.brokers[3].data.mkdir()
+    assert [broker.name for broker in open_folder(tmp_path, None, None).newcomers] == ["node-4", "node-5"]
+    (grown.brokers[3].data / "founding.json").touch()
+    assert [broker.name for broker in open_folder(tmp_path, None, None).newcomers] == ["node-5"]
 
 
 def test_fewer_brokers_than_before_are_refused_with_the_next_step(tmp_path):
@@ -96,18 +95,18 @@ def test_fewer_brokers_than_before_are_refused_with_the_next_step(tmp_path):
 
 def test_a_broker_that_was_removed_is_not_started_again_and_its_name_not_given_again(tmp_path):
     folder = found(open_folder(tmp_path, 3, 9000))
-    folder.forget(folder.places[0])
+    folder.forget(folder.brokers[0])
     again = open_folder(tmp_path, None, None)
     assert names(again) == ["node-2", "node-3"]
     grown = open_folder(tmp_path, 3, None)
     assert names(grown) == ["node-2", "node-3", "node-4"]
-    assert flag(grown.command(grown.places[2]), "--join") == "127.0.0.1:9020,127.0.0.1:9030"
+    assert flag(grown.command(grown.brokers[2]), "--join") == "127.0.0.1:9020,127.0.0.1:9030"
 
 
 def test_a_founder_with_a_new_disk_joins_those_that_are_left_when_no_founder_is(tmp_path):
     found(open_folder(tmp_path, 2, 9000))
     grown = open_folder(tmp_path, 3, None)
-    founder, other, third = grown.places
+    founder, other, third = grown.brokers
     (third.data).mkdir()
     (third.data / "founding.json").touch()
     (founder.data / "founding.json").unlink()
@@ -118,7 +117,7 @@ def test_a_founder_with_a_new_disk_joins_those_that_are_left_when_no_founder_is(
 
 def test_there_is_room_for_nine_brokers(tmp_path):
     folder = found(open_folder(tmp_path, 9, 9000))
-    folder.forget(folder.places[0])
+    folder.forget(folder.brokers[0])
     with pytest.raises(ValidationError, match="node-10 would be one too many"):
         open_folder(tmp_path, 9, None)
 
@@ -128,23 +127,15 @@ def test_a_port_that_leaves_no_room_is_refused(tmp_path):
         open_folder(tmp_path, 9, 65_500)
 
 
-def free_port_with_a_free_neighbour():
-    while True:
-        port = free_port()
-        with socket.socket() as neighbour, contextlib.suppress(OSError):
-            neighbour.bind(("127.0.0.1", port - 1))
-            return port
-
-
 def test_a_port_in_use_is_named_with_its_broker(tmp_path):
-    port = free_port_with_a_free_neighbour()
+    port = free_port(2) + 1  # its neighbour below is free as well
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()
         with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the native port of node-1 .*--port"):
-            Place(1, tmp_path, port - 10).check_ports()
+            LocalBroker(1, tmp_path, port - 10).check_ports()
         with pytest.raises(ValidationError, match=f"127.0.0.1:{port}, the REST port of node-1"):
-            Place(1, tmp_path, port - 11).check_ports()
+            LocalBroker(1, tmp_path, port - 11).check_ports()
 
 
 def test_a_folder_is_for_one_at_a_time(tmp_path):
@@ -191,14 +182,14 @@ def test_what_this_process_was_told_about_one_broker_does_not_reach_all(tmp_path
 
 
 def test_the_end_of_a_log_is_shown(tmp_path):
-    place = Place(1, tmp_path, 9000)
-    assert place.log_tail() == []
-    place.log.write_text("".join(f"line {number}\n" for number in range(5_000)))
-    assert place.log_tail(2) == ["line 4998", "line 4999"]
+    broker = LocalBroker(1, tmp_path, 9000)
+    assert broker.log_tail() == []
+    broker.log.write_text("".join(f"line {number}\n" for number in range(5_000)))
+    assert broker.log_tail(2) == ["line 4998", "line 4999"]
 
 
 def test_what_brokers_say_in_json_is_shown_in_words(tmp_path):
-    place = Place(1, tmp_path, 9000)
+    broker = LocalBroker(1, tmp_path, 9000)
     said = [
         '{"event": "ready", "data": "x"}',
         '{"type": "StorageFull", "message": "no room"}',
@@ -207,5 +198,5 @@ def test_what_brokers_say_in_json_is_shown_in_words(tmp_path):
         "{}",
         "plain",
     ]
-    place.log.write_text("\n".join(said))
-    assert place.log_tail() == ["ready", "StorageFull: no room", "[1]", "17", "{}", "plain"]
+    broker.log.write_text("\n".join(said))
+    assert broker.log_tail() == ["ready", "StorageFull: no room", "[1]", "17", "{}", "plain"]

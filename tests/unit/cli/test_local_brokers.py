@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from lanner.cli import local_brokers
-from lanner.cli.dev_folder import DevFolder, Place, open_folder
+from lanner.cli.dev_folder import DevFolder, LocalBroker, open_folder
 from lanner.cli.local_brokers import Child, LocalBrokers
 from lanner.cli.screen import EXIT_REMOVED
 from lanner.errors import ServiceUnavailable, ValidationError
@@ -49,37 +49,37 @@ class Notes:
         self.events.append(("ready", [child.pid for child in children]))
 
     def died(self, child: Child, restart_seconds: float | None) -> None:
-        self.events.append(("died", (child.place.name, child.ending, restart_seconds)))
+        self.events.append(("died", (child.broker.name, child.ending, restart_seconds)))
 
     def restarted(self, child: Child) -> None:
         self.events.append(("restarted", child.pid))
 
     def removed(self, child: Child) -> None:
-        self.events.append(("removed", child.place.name))
+        self.events.append(("removed", child.broker.name))
 
     def stopping(self) -> None:
         self.events.append(("stopping", None))
 
     def stopped(self, killed: Sequence[Child]) -> None:
-        self.events.append(("stopped", [child.place.name for child in killed]))
+        self.events.append(("stopped", [child.broker.name for child in killed]))
 
 
 class World:
     """A folder whose brokers are programs of the test, and what the cluster is said to be."""
 
     def __init__(self, path: Path, nodes: int) -> None:
-        self.folder: DevFolder = open_folder(path, nodes, free_port_range(nodes))
-        for place in self.folder.places:
-            found(place)
-        self.programs = {place.name: STAYS for place in self.folder.places}
+        self.folder: DevFolder = open_folder(path, nodes, free_port(10 * (nodes + 2)) - 10)
+        for broker in self.folder.brokers:
+            found(broker)
+        self.programs = {broker.name: STAYS for broker in self.folder.brokers}
         self.notes = Notes()
-        self.names = [place.name for place in self.folder.places]
+        self.names = [broker.name for broker in self.folder.brokers]
         self.leader = "somebody"
         self.states: dict[str, str] = {}
         self.views: dict[str, list[str]] = {}  # of brokers that see the cluster differently
 
     async def describe(self, servers: str) -> ClusterDescription:
-        asked = next(place.name for place in self.folder.places if place.native == servers)
+        asked = next(broker.name for broker in self.folder.brokers if broker.native == servers)
         brokers = [
             BrokerState(name, name, "", self.states.get(name, "active"), {}, 0, 0, 0, "voter", True, None)
             for name in self.views.get(asked, self.names)
@@ -102,30 +102,17 @@ class World:
         return self.notes.last(event)
 
 
-def found(place: Place) -> None:
+def found(broker: LocalBroker) -> None:
     """As a broker leaves its folder once it belongs to a cluster."""
-    place.data.mkdir()
-    (place.data / "founding.json").touch()
-
-
-def free_port_range(nodes: int) -> int:
-    """A port from which the next ones of a few brokers are free, too."""
-    for _ in range(50):
-        port = free_port() - 10
-        try:
-            for number in range(1, nodes + 3):
-                Place(number, Path(), port).check_ports()
-        except (ValidationError, OverflowError):
-            continue
-        return port
-    raise AssertionError("no free ports")
+    broker.data.mkdir()
+    (broker.data / "founding.json").touch()
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path, 2)
     monkeypatch.setattr(
-        DevFolder, "command", lambda _, place: [sys.executable, "-c", world.programs.get(place.name, STAYS)]
+        DevFolder, "command", lambda _, broker: [sys.executable, "-c", world.programs.get(broker.name, STAYS)]
     )
     monkeypatch.setattr(local_brokers, "_describe", world.describe)
     monkeypatch.setattr(local_brokers, "_RESTART_SECONDS", 0.05)
@@ -190,8 +177,8 @@ async def test_a_broker_that_is_killed_comes_back_where_that_is_wanted(world: Wo
 async def test_a_founder_that_ends_before_the_founding_ends_the_whole_attempt(world: World) -> None:
     world.leader = ""
     world.programs["node-2"] = ENDS
-    for place in world.folder.places:
-        (place.data / "founding.json").unlink()
+    for broker in world.folder.brokers:
+        (broker.data / "founding.json").unlink()
 
     with pytest.raises(ServiceUnavailable, match=r"node-2 ended \(exit code 5\)(?s:.*)my disk is gone"):
         await world.run(lambda _: world.until("stopped"))
@@ -237,7 +224,7 @@ async def test_a_broker_that_leaves_the_cluster_is_stopped_and_forgotten(world: 
     world.views["node-2"] = ["node-1", "node-2"]  # it does not hear of it any more
     notes = await world.run(act)
     assert notes.names() == ["starting", "ready", "removed", "stopping", "stopped"]
-    assert [place.name for place in open_folder(world.folder.path, None, None).places] == ["node-1"]
+    assert [broker.name for broker in open_folder(world.folder.path, None, None).brokers] == ["node-1"]
 
 
 async def test_a_broker_that_ends_because_it_was_removed_has_not_died(world: World) -> None:
@@ -249,7 +236,7 @@ async def test_a_broker_that_ends_because_it_was_removed_has_not_died(world: Wor
 
     notes = await world.run(act, restart=True)
     assert sorted(notes.names()) == sorted(["starting", "removed", "ready", "stopping", "stopped"])
-    assert [place.name for place in open_folder(world.folder.path, None, None).places] == ["node-1"]
+    assert [broker.name for broker in open_folder(world.folder.path, None, None).brokers] == ["node-1"]
 
 
 async def test_a_broker_that_left_while_all_were_down_is_not_waited_for(world: World) -> None:
@@ -281,7 +268,7 @@ async def test_who_does_not_listen_is_killed_in_the_end(world: World, monkeypatc
 
     async def act(_: LocalBrokers) -> None:
         await world.until("ready")
-        while "deaf" not in world.folder.places[0].log_tail():
+        while "deaf" not in world.folder.brokers[0].log_tail():
             await asyncio.sleep(0.01)
 
     assert (await world.run(act)).last("stopped") == ["node-1"]
@@ -301,7 +288,7 @@ async def test_asked_a_second_time_it_does_not_wait(world: World, monkeypatch: p
 
     async def act(brokers: LocalBrokers) -> None:
         await world.until("ready")
-        while "deaf" not in world.folder.places[0].log_tail():
+        while "deaf" not in world.folder.brokers[0].log_tail():
             await asyncio.sleep(0.01)
         brokers.stop()
 
@@ -311,7 +298,7 @@ async def test_asked_a_second_time_it_does_not_wait(world: World, monkeypatch: p
 
 
 async def test_a_taken_port_starts_nothing(world: World) -> None:
-    server = await asyncio.start_server(lambda *_: None, *world.folder.places[1].http.split(":"))
+    server = await asyncio.start_server(lambda *_: None, *world.folder.brokers[1].http.split(":"))
     try:
         with pytest.raises(ValidationError, match="REST port of node-2"):
             await LocalBrokers(world.folder, world.notes, False).run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,23 @@ from typer.testing import CliRunner
 from lanner import server
 from lanner.cli.app import app
 from lanner.cli.config import unread_variables
+from lanner.proxy import server as proxy_server
+from lanner.testing.terminal import Terminal
 
-PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "settings.md").read_text(encoding="utf-8")
 
 
 def shown(*arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["config", "show", "--json", *arguments], env=env)
+    result = CliRunner().invoke(app, ["config", "show", *arguments, "--json"], env=env)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     return {**{row["name"]: row for row in document["settings"]}, "unread": document["unread"]}
 
 
-def options() -> dict[str, tuple[str, object]]:
-    """Each option of `lanner up` that is a setting, with its variable and its default."""
-    command = typer.main.get_command(app).commands["up"]  # type: ignore[attr-defined]
+def options(name: str = "up") -> dict[str, tuple[str, object]]:
+    """Each option of a command that is a setting, with its variable and its default."""
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     return {one.opts[0]: (one.envvar, one.default) for one in command.params if one.envvar}
 
 
@@ -68,6 +72,67 @@ def test_variables_that_are_not_read_are_listed_and_the_nearest_is_named() -> No
     assert "The variable LANNER_ODD is not read.\n" in result.stdout
 
 
+def test_the_settings_of_a_proxy_are_shown_with_the_place_that_won(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.yaml"
+    path.write_text("servers:\n  - a:7400\n  - b:7400\nname: gate\nhttp: ''\n")
+    found = shown("proxy", "--name", "door", env={"LANNER_CONFIG": str(path), "LANNER_PROXY_NATIVE": "0.0.0.0:7500"})
+    assert found["name"] == {"name": "name", "value": "door", "source": "flag", "origin": "--name"}
+    assert found["native"]["origin"] == "the variable LANNER_PROXY_NATIVE"
+    assert (found["servers"]["value"], found["servers"]["origin"]) == (
+        "a:7400,b:7400",
+        f"{path}, line 1: 'servers'",
+    )
+    assert (found["http"]["value"], found["http"]["source"]) == ("", "file")
+    assert found["grpc"] == {"name": "grpc", "value": "127.0.0.1:8010", "source": "default", "origin": "the default"}
+    assert {f"--{name}" for name in found if name != "unread"} == set(options("proxy"))
+
+
+def test_variables_that_a_proxy_does_not_read_are_listed() -> None:
+    found = shown("proxy", env={"LANNER_PROXY_NATVE": "a:1", "LANNER_PARTITIONS": "many", "LANNER_PROXY_NAME": "gate"})
+    assert found["unread"]["LANNER_PROXY_NATVE"] == "LANNER_PROXY_NATIVE"
+    assert "LANNER_PARTITIONS" in found["unread"]
+    assert "LANNER_PROXY_NAME" not in found["unread"]
+
+
+def test_what_a_proxy_would_refuse_is_refused_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "proxy.yml"
+    path.write_text("# mine\nadvertise: nowhere\n")
+
+    async def serve(settings: object, started: object) -> None: ...
+
+    monkeypatch.setattr(proxy_server, "serve", serve)
+    for words in (["config", "show", "proxy"], ["proxy"]):
+        result = CliRunner().invoke(app, [*words, "--config", str(path)])
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"ValidationError: {path}, line 2: 'advertise': advertise is 'nowhere'")
+    path.write_text("partitions: 4\n")
+    result = CliRunner().invoke(app, ["config", "show", "proxy", "--config", str(path)])
+    assert result.exit_code == 2
+    assert "'partitions' is not a setting of this command" in " ".join(result.stderr.split())
+
+
+def test_which_settings_are_shown_is_said_first_and_not_between_options() -> None:
+    result = CliRunner().invoke(app, ["config", "show", "--name", "gate", "proxy"])
+    assert result.exit_code == 2
+    assert "proxy" in result.stderr
+    assert "lanner config show proxy" in CliRunner().invoke(app, ["config", "show", "--help"]).stdout
+    usage = CliRunner().invoke(app, ["config", "show", "proxy", "--help"]).stdout
+    assert "config show proxy [OPTIONS]" in usage
+    assert "LANNER_PROXY_NATIVE" in usage
+    assert "LANNER_PARTITIONS" not in usage
+
+
+@pytest.mark.parametrize(("words", "command"), [((), "up"), (("proxy",), "proxy")])
+def test_no_name_of_a_setting_is_torn_on_a_narrow_screen(words: tuple[str, ...], command: str) -> None:
+    with Terminal([sys.executable, "-m", "lanner.cli", "config", "show", *words], columns=39) as terminal:
+        assert terminal.wait() == 0
+        lines = terminal.shown.splitlines()
+    assert max(map(len, lines)) <= 39
+    names = [line.split()[1] for line in lines if line.startswith("setting ")]
+    assert names == [flag.removeprefix("--") for flag in options(command)]
+    assert "127.0.0.1:8090" in terminal.shown or command == "up"
+
+
 def test_only_variables_with_the_prefix_are_looked_at() -> None:
     assert list(unread_variables(["LANNER_DATA"], {"DATA": "x", "QUEUE_DATA": "y", "LANNER_DATA": "z"})) == []
 
@@ -86,12 +151,14 @@ def test_a_broker_warns_of_a_misspelt_variable(
     ]
 
 
-def test_the_page_lists_every_setting_with_its_variable_and_default() -> None:
-    rows = re.findall(r"^\| `(--[a-z-]+)` \| `([A-Z_]+)` \| (?:`([^`]*)`|\(empty\)) \|", PAGE, re.MULTILINE)
+@pytest.mark.parametrize(("command", "page"), [("up", "settings.md"), ("proxy", "proxy.md")])
+def test_the_page_lists_every_setting_with_its_variable_and_default(command: str, page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(--[a-z-]+)` \| `([A-Z_]+)` \| (?:`([^`]*)`|\(empty\)) \|", text, re.MULTILINE)
     written = {flag: (variable, default) for flag, variable, default in rows}
     expected = {
         flag: (variable, str(default).lower() if isinstance(default, bool) else str(default))
-        for flag, (variable, default) in options().items()
+        for flag, (variable, default) in options(command).items()
     }
     assert written == expected
 

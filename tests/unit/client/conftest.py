@@ -22,14 +22,14 @@ from lanner.net.listener import Listener, ServerLink
 from lanner.partition.producers import Producers, SentBatch
 from lanner.wire.connection import Request
 from lanner.wire.messages import (
+    BestPriority,
+    BestPriorityFound,
     BrokerInfo,
     Command,
     Commit,
     Control,
     Empty,
     Fetch,
-    Glance,
-    Glanced,
     Hello,
     HelloReply,
     LeasedRange,
@@ -185,13 +185,14 @@ class ScriptedCluster:
     def __init__(self, *leaders: str) -> None:
         self.brokers = {node_id: ScriptedBroker(node_id, self) for node_id in ("n1", "n2", "n3")}
         self.leaders = list(leaders)
+        self.incarnation = 1
         self.hints = True
         self.logs: dict[int, list[bytes]] = defaultdict(list)
         self.producers: dict[int, Producers] = defaultdict(Producers)
         self.ready: dict[int, list[Leased]] = defaultdict(list)
         self.polls: dict[tuple[int, str, int], list[Leased]] = {}  # by partition, member and sequence
         self.acked: list[tuple[int, int]] = []
-        self.watching: list[tuple[ServerLink, Request]] = []  # glances that wait for something
+        self.watching: list[tuple[ServerLink, Request]] = []  # BEST_PRIORITY calls that wait for something
 
     async def start(self) -> None:
         for broker in self.brokers.values():
@@ -215,7 +216,7 @@ class ScriptedCluster:
             host, _, port = broker.address.rpartition(":")
             infos.append(BrokerInfo(broker.node_id, host, int(port)))
         partitions = [PartitionInfo(number, leader, list(self.brokers)) for number, leader in enumerate(self.leaders)]
-        return MetadataReply("c", infos, [TopicInfo("t", 1, partitions)])
+        return MetadataReply("c", infos, [TopicInfo("t", self.incarnation, partitions)])
 
     def add(self, partition: int, priority: int, *values: bytes) -> None:
         """Messages for consumers."""
@@ -223,7 +224,7 @@ class ScriptedCluster:
             self.ready[partition].append(Leased(partition, len(self.ready[partition]), priority, value))
         for link, request in [one for one in self.watching if partition in one[1].control.partitions]:
             self.watching.remove((link, request))
-            link.reply(request, Glanced(priority))
+            link.reply(request, BestPriorityFound(priority, len(values)))
 
     def not_led(self, broker: ScriptedBroker, partitions: Iterable[int]) -> LannerError | None:
         for partition in partitions:
@@ -240,9 +241,11 @@ class ScriptedCluster:
                 return self.metadata()
             case Publish(partition=partition):
                 return self.not_led(broker, [partition]) or self.append(partition, request.bulk)
-            case Glance(partitions=partitions, wait_ms=wait_ms):
+            case BestPriority(partitions=partitions, wait_ms=wait_ms):
                 best = self.best(partitions or [])
-                return self.not_led(broker, partitions or []) or (SILENCE if best < 0 and wait_ms else Glanced(best))
+                return self.not_led(broker, partitions or []) or (
+                    SILENCE if best < 0 and wait_ms else BestPriorityFound(best, self.count(partitions or [], best))
+                )
             case Poll(partitions=partitions):
                 return self.not_led(broker, partitions or []) or self.lease(request.control)
             case Settle(items=items) | Release(items=items):
@@ -270,6 +273,9 @@ class ScriptedCluster:
 
     def best(self, partitions: Iterable[int]) -> int:
         return max((one.priority for partition in partitions for one in self.ready[partition]), default=-1)
+
+    def count(self, partitions: Iterable[int], priority: int) -> int:
+        return sum(one.priority == priority for partition in partitions for one in self.ready[partition])
 
     def lease(self, poll: Poll) -> tuple[Polled, list[bytes]]:
         """The most urgent of the partitions asked for; what this very poll got before comes again."""

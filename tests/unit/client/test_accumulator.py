@@ -9,7 +9,7 @@ import pytest
 
 from lanner.batch import decode
 from lanner.client.accumulator import Accumulator, AllTogether
-from lanner.client.parcel import Identity, Lane, Parcel
+from lanner.client.pending import Identity, PendingBatch, ProducerLane
 from lanner.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -31,26 +31,26 @@ def accumulator(**options: Any) -> Accumulator:
     return held
 
 
-def add(held: Accumulator, value: bytes, *, now_ms: float = 0, priority: int = 4, **options: Any) -> Parcel:
+def add(held: Accumulator, value: bytes, *, now_ms: float = 0, priority: int = 4, **options: Any) -> PendingBatch:
     lane = held.lane("orders", 0, priority)
     return held.add(lane, value, options.pop("key", None), options.pop("headers", None), now_ms, **options)
 
 
-def sealed(held: Accumulator, *values: bytes, now_ms: float = 0, dedup_id: bytes = b"") -> Parcel:
+def sealed(held: Accumulator, *values: bytes, now_ms: float = 0, dedup_id: bytes = b"") -> PendingBatch:
     lane = held.lane("orders", 0, 4, not dedup_id)
     return held.add_sealed(lane, list(values), None, None, sum(map(len, values)), now_ms, dedup_id=dedup_id)
 
 
-def take(held: Accumulator, now_ms: float = 0, count_max: int = 100) -> list[Parcel]:
-    return held.take(now_ms, AllTogether(count_max)).parcels
+def take(held: Accumulator, now_ms: float = 0, count_max: int = 100) -> list[PendingBatch]:
+    return held.take(now_ms, AllTogether(count_max)).batches
 
 
-def confirm(held: Accumulator, parcel: Parcel, offset: int = 0, now_ms: float = 0) -> list[Parcel]:
-    return [fate.parcel for fate in held.acknowledged(parcel, offset, 1, False, now_ms)]
+def confirm(held: Accumulator, batch: PendingBatch, offset: int = 0, now_ms: float = 0) -> list[PendingBatch]:
+    return [failure.batch for failure in held.acknowledged(batch, offset, 1, False, now_ms)]
 
 
-def sequences(parcels: list[Parcel]) -> list[int]:
-    return [parcel.sequence for parcel in parcels]
+def sequences(batches: list[PendingBatch]) -> list[int]:
+    return [batch.sequence for batch in batches]
 
 
 # ------------------------------------------------------------------ batching
@@ -63,7 +63,7 @@ def test_messages_of_one_lane_share_a_batch_and_others_do_not() -> None:
     assert add(held, b"c", priority=9) is not first
     assert add(held, b"d", deliver_at_ms=500) is not first
     assert add(held, b"e", expires_at_ms=500) is not first
-    assert sorted(parcel.values for parcel in take(held)) == [[b"a", b"b"], [b"c"], [b"d"], [b"e"]]
+    assert sorted(batch.values for batch in take(held)) == [[b"a", b"b"], [b"c"], [b"d"], [b"e"]]
 
 
 def test_keys_and_headers_may_come_late_and_leave_gaps() -> None:
@@ -72,9 +72,9 @@ def test_keys_and_headers_may_come_late_and_leave_gaps() -> None:
     add(held, b"b", key=b"k")
     add(held, b"c")
     add(held, b"d", headers={"h": b"1"})
-    (parcel,) = take(held)
-    assert parcel.data is not None
-    found = decode(parcel.data)
+    (batch,) = take(held)
+    assert batch.data is not None
+    found = decode(batch.data)
     assert found.keys() == [None, b"k", None, None]
     assert found.headers() == [{}, {}, {}, {"h": b"1"}]
     assert found.values() == [b"a", b"b", b"c", b"d"]
@@ -88,11 +88,11 @@ def test_a_batch_lingers_until_its_time_or_its_size() -> None:
     assert len(take(held, 15)) == 1
     for value in (b"b", b"c", b"d", b"e"):
         add(held, value, now_ms=20)
-    assert [parcel.values for parcel in take(held, 20)] == [[b"b", b"c", b"d"]]
+    assert [batch.values for batch in take(held, 20)] == [[b"b", b"c", b"d"]]
     add(held, bytes(150), now_ms=20)
     add(held, bytes(150), now_ms=20)
-    assert [len(parcel.values) for parcel in take(held, 20)] == [2]  # the second one did not fit in
-    assert [len(parcel.values) for parcel in take(held, 25)] == [1]
+    assert [len(batch.values) for batch in take(held, 20)] == [2]  # the second one did not fit in
+    assert [len(batch.values) for batch in take(held, 25)] == [1]
 
 
 def test_sealing_ends_the_linger() -> None:
@@ -107,17 +107,17 @@ def test_what_was_added_first_leaves_first_also_before_whole_columns() -> None:
     held = accumulator(linger_ms=1_000)
     add(held, b"a")
     sealed(held, b"b", b"c")
-    assert [parcel.values for parcel in take(held)] == [[b"a"], [b"b", b"c"]]
+    assert [batch.values for batch in take(held)] == [[b"a"], [b"b", b"c"]]
 
 
-def test_bytes_are_counted_until_the_fate_is_known() -> None:
+def test_bytes_are_counted_until_the_outcome_is_known() -> None:
     held = accumulator(buffer_bytes_max=100)
     add(held, bytes(90))
     assert held.full
-    (parcel,) = take(held)
+    (batch,) = take(held)
     assert held.full
-    confirm(held, parcel)
-    assert (held.full, held.buffered_bytes, held.parcels) == (False, 0, 0)
+    confirm(held, batch)
+    assert (held.full, held.buffered_bytes, held.batches) == (False, 0, 0)
 
 
 def test_a_batch_that_cannot_be_encoded_fails_alone_and_takes_no_number() -> None:
@@ -125,9 +125,9 @@ def test_a_batch_that_cannot_be_encoded_fails_alone_and_takes_no_number() -> Non
     sealed(held, b"x" * (2 << 20))
     sealed(held, b"fine")
     taken = held.take(0, AllTogether(100))
-    assert [type(fate.error).__name__ for fate in taken.refused] == ["MessageTooLarge"]
-    assert sequences(taken.parcels) == [0]
-    assert held.parcels == 1
+    assert [type(failure.error).__name__ for failure in taken.refused] == ["MessageTooLarge"]
+    assert sequences(taken.batches) == [0]
+    assert held.batches == 1
 
 
 # ------------------------------------------------------------------ numbers and windows
@@ -150,9 +150,9 @@ def test_another_priority_has_numbers_of_its_own() -> None:
     held = accumulator()
     add(held, b"a", priority=1)
     add(held, b"b", priority=2)
-    parcels = take(held)
-    assert sequences(parcels) == [0, 0]
-    headers = [decode(parcel.data).header for parcel in parcels if parcel.data is not None]
+    batches = take(held)
+    assert sequences(batches) == [0, 0]
+    headers = [decode(batch.data).header for batch in batches if batch.data is not None]
     assert [(header.producer_id, header.sequence, header.priority) for header in headers] == [(7, 0, 1), (7, 0, 2)]
 
 
@@ -163,19 +163,19 @@ def test_nothing_numbered_leaves_without_a_producer_id() -> None:
     assert take(held) == []
     assert held.needs_identity
     held.identity = Identity(8, 0)
-    (parcel,) = take(held)
+    (batch,) = take(held)
     assert not held.needs_identity
-    assert parcel.data is not None
-    assert decode(parcel.data).header.producer_id == 8
+    assert batch.data is not None
+    assert decode(batch.data).header.producer_id == 8
 
 
 def test_a_message_with_a_dedup_id_travels_alone_and_without_a_number() -> None:
     held = accumulator()
     held.identity = None
-    parcel = sealed(held, b"once", dedup_id=b"order-1")
-    assert take(held) == [parcel]
-    assert parcel.data is not None
-    header = decode(parcel.data).header
+    batch = sealed(held, b"once", dedup_id=b"order-1")
+    assert take(held) == [batch]
+    assert batch.data is not None
+    header = decode(batch.data).header
     assert (header.producer_id, header.sequence, header.dedup_id) == (0, -1, b"order-1")
 
 
@@ -187,19 +187,19 @@ def test_a_lost_connection_repeats_the_same_bytes_under_the_same_numbers_in_orde
     for number in range(3):
         sealed(held, b"%d" % number)
     flying = take(held)
-    before = [parcel.data for parcel in flying]
-    for parcel in flying:
-        assert held.failed(parcel, ConnectionLost(), 0) == []
+    before = [batch.data for batch in flying]
+    for batch in flying:
+        assert held.failed(batch, ConnectionLost(), 0) == []
     assert take(held, 0) == []  # backoff
     due = held.next_due_ms(0)
     assert due is not None
     again = take(held, due)
     assert again == flying
-    assert [parcel.data for parcel in again] == before
-    for offset, parcel in enumerate(again):
-        confirm(held, parcel, offset)
-    assert [parcel.base_offset for parcel in flying] == [0, 1, 2]
-    assert held.parcels == 0
+    assert [batch.data for batch in again] == before
+    for offset, batch in enumerate(again):
+        confirm(held, batch, offset)
+    assert [batch.base_offset for batch in flying] == [0, 1, 2]
+    assert held.batches == 0
 
 
 def test_nothing_is_sent_again_before_everything_in_flight_is_answered() -> None:
@@ -218,19 +218,19 @@ def test_nothing_is_sent_again_before_everything_in_flight_is_answered() -> None
 def test_a_retry_after_hint_is_kept() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    held.failed(parcel, Overloaded("busy", retry_after_ms=700), 100)
+    (batch,) = take(held)
+    held.failed(batch, Overloaded("busy", retry_after_ms=700), 100)
     assert take(held, 799) == []
-    assert take(held, 800) == [parcel]
+    assert take(held, 800) == [batch]
 
 
 def test_a_hint_saves_the_first_pause_and_no_other() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    held.failed(parcel, NotLeader(), 0, elsewhere=True)
-    assert take(held, 0) == [parcel]
-    held.failed(parcel, NotLeader(), 0, elsewhere=True)
+    (batch,) = take(held)
+    held.failed(batch, NotLeader(), 0, elsewhere=True)
+    assert take(held, 0) == [batch]
+    held.failed(batch, NotLeader(), 0, elsewhere=True)
     assert take(held, 0) == []
 
 
@@ -238,35 +238,35 @@ def test_without_numbers_only_what_was_refused_before_anything_was_done_is_repea
     held = accumulator(idempotent=False)
     for error, repeated in ((NotLeader(refused=True), True), (NotLeader(), False)):
         sealed(held, b"a")
-        (parcel,) = take(held, 1_000)
-        fates = held.failed(parcel, error, 0)
-        assert (fates == []) is repeated
+        (batch,) = take(held, 1_000)
+        failures = held.failed(batch, error, 0)
+        assert (failures == []) is repeated
         if repeated:
-            assert take(held, 1_000) == [parcel]
-            confirm(held, parcel)
+            assert take(held, 1_000) == [batch]
+            confirm(held, batch)
 
 
 def test_lanes_without_room_are_held_up_alone() -> None:
     class Room(AllTogether):
-        def left(self, lane: Lane) -> int:
+        def left(self, lane: ProducerLane) -> int:
             return 0 if lane.priority == 9 else super().left(lane)
 
     held = accumulator(timeout_ms=1_000)
     urgent = add(held, b"a", priority=9)
     add(held, b"b")
-    assert [parcel.values for parcel in held.take(0, Room(100)).parcels] == [[b"b"]]
+    assert [batch.values for batch in held.take(0, Room(100)).batches] == [[b"b"]]
     assert held.is_held_up
     assert held.next_due_ms(0) is None  # only an event, or a deadline, changes that
-    assert [fate.parcel for fate in held.expire(1_000)] == [urgent]
+    assert [failure.batch for failure in held.expire(1_000)] == [urgent]
 
 
 def test_reconnecting_ends_the_backoff() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    held.failed(parcel, ConnectionLost(), 0)
+    (batch,) = take(held)
+    held.failed(batch, ConnectionLost(), 0)
     held.wake(lambda lane: True)
-    assert take(held, 0) == [parcel]
+    assert take(held, 0) == [batch]
 
 
 def test_a_refused_batch_leaves_its_number_to_the_next() -> None:
@@ -276,8 +276,8 @@ def test_a_refused_batch_leaves_its_number_to_the_next() -> None:
     first, second, third = take(held)
     confirm(held, first)
     assert held.failed(second, ValidationError("no"), 0) == []
-    fates = held.failed(third, SequenceGap(), 0)
-    assert [fate.parcel for fate in fates] == [second]
+    failures = held.failed(third, SequenceGap(), 0)
+    assert [failure.batch for failure in failures] == [second]
     assert (second.settled, third.settled) == (True, False)
     (again,) = take(held, 0)
     assert again is third
@@ -294,7 +294,7 @@ def test_what_may_have_been_taken_behind_a_refusal_cannot_have_been_and_takes_th
     first, second = take(held)
     held.failed(second, ConnectionLost(), 0)
     assert second.uncertain
-    assert [fate.parcel for fate in held.failed(first, ValidationError("no"), 0)] == [first]
+    assert [failure.batch for failure in held.failed(first, ValidationError("no"), 0)] == [first]
     (again,) = take(held, 10_000)
     assert (again, again.sequence) == (second, 0)
 
@@ -309,8 +309,8 @@ def test_what_may_have_been_taken_behind_one_that_was_refused_only_later_is_not_
     held.failed(second, ConnectionLost(), 0)
     assert take(held, 10_000) == [first, second]
     held.failed(second, ConnectionLost(), 10_000)
-    fates = held.failed(first, ValidationError("no"), 10_000)
-    assert [fate.parcel for fate in fates] == [first, second]
+    failures = held.failed(first, ValidationError("no"), 10_000)
+    assert [failure.batch for failure in failures] == [first, second]
     assert take(held, 60_000) == []
 
 
@@ -328,9 +328,9 @@ def test_a_late_confirmation_still_lets_the_lane_judge_what_failed() -> None:
 def test_a_full_topic_rejects_at_once() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    (fate,) = held.failed(parcel, TopicFull(), 0)
-    assert isinstance(fate.error, TopicFull)
+    (batch,) = take(held)
+    (failure,) = held.failed(batch, TopicFull(), 0)
+    assert isinstance(failure.error, TopicFull)
     sealed(held, b"b")
     assert sequences(take(held)) == [0]
 
@@ -368,20 +368,20 @@ def test_a_producer_that_is_unknown_behind_a_failed_first_batch_is_only_out_of_t
 def test_a_forgotten_producer_makes_what_may_have_been_taken_an_error() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    held.failed(parcel, ConnectionLost(), 0)
+    (batch,) = take(held)
+    held.failed(batch, ConnectionLost(), 0)
     (again,) = take(held, 1_000)
-    (fate,) = held.failed(again, ProducerUnknown(), 1_000)
-    assert isinstance(fate.error, DeadlineExceeded)
-    assert "not known whether" in fate.error.message
-    assert fate.error.details["cause"] == "ProducerUnknown"
+    (failure,) = held.failed(again, ProducerUnknown(), 1_000)
+    assert isinstance(failure.error, DeadlineExceeded)
+    assert "not known whether" in failure.error.message
+    assert failure.error.details["cause"] == "ProducerUnknown"
 
 
 def test_a_gap_before_everything_in_flight_means_that_the_numbering_is_lost() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    confirm(held, parcel)
+    (batch,) = take(held)
+    confirm(held, batch)
     sealed(held, b"b")
     (second,) = take(held)
     assert held.failed(second, SequenceGap(), 0) == []
@@ -397,11 +397,11 @@ def test_an_unknown_fate_at_the_deadline_is_reported_and_never_repeated() -> Non
     held.failed(first, ConnectionLost(), 900)
     held.failed(second, Overloaded(), 900)
     assert take(held, 901) == []
-    fates = held.expire(1_001)
-    assert [fate.parcel for fate in fates] == [first, second]
-    assert isinstance(fates[0].error, DeadlineExceeded)
-    assert isinstance(fates[1].error, Overloaded)  # this one surely had no effect
-    assert held.parcels == 0
+    failures = held.expire(1_001)
+    assert [failure.batch for failure in failures] == [first, second]
+    assert isinstance(failures[0].error, DeadlineExceeded)
+    assert isinstance(failures[1].error, Overloaded)  # this one surely had no effect
+    assert held.batches == 0
     sealed(held, b"c", now_ms=1_001)
     assert take(held, 1_001) == []
     held.identity = Identity(9, 0)
@@ -413,26 +413,26 @@ def test_what_was_never_sent_expires_with_the_news_that_it_was_not() -> None:
     sealed(held, b"a")
     add(held, b"b", priority=9)
     assert held.expire(999) == []
-    fates = held.expire(1_000)
-    assert {fate.parcel.values[0] for fate in fates} == {b"a", b"b"}
-    assert all("was not sent" in fate.error.message for fate in fates)
+    failures = held.expire(1_000)
+    assert {failure.batch.values[0] for failure in failures} == {b"a", b"b"}
+    assert all("was not sent" in failure.error.message for failure in failures)
     assert held.buffered_bytes == 0
 
 
 def test_a_request_that_never_left_is_not_uncertain() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    held.failed(parcel, ConnectionLost(), 0, sent=False)
-    assert not parcel.uncertain
+    (batch,) = take(held)
+    held.failed(batch, ConnectionLost(), 0, sent=False)
+    assert not batch.uncertain
 
 
 def test_a_server_error_is_repeated_because_the_number_makes_that_safe() -> None:
     held = accumulator()
     sealed(held, b"a")
-    (parcel,) = take(held)
-    assert held.failed(parcel, ServerError(), 0) == []
-    assert take(held, 1_000) == [parcel]
+    (batch,) = take(held)
+    assert held.failed(batch, ServerError(), 0) == []
+    assert take(held, 1_000) == [batch]
 
 
 def test_without_numbers_an_uncertain_sending_is_never_repeated() -> None:
@@ -441,17 +441,17 @@ def test_without_numbers_an_uncertain_sending_is_never_repeated() -> None:
     sealed(held, b"b")
     first, second = take(held)
     held.failed(first, ConnectionLost(), 0)
-    fates = held.failed(second, Overloaded(), 0)
-    assert [fate.parcel for fate in fates] == [first]
+    failures = held.failed(second, Overloaded(), 0)
+    assert [failure.batch for failure in failures] == [first]
     assert take(held, 1_000) == [second]
 
 
 def test_a_dedup_id_makes_an_uncertain_sending_repeatable() -> None:
     held = accumulator()
-    parcel = sealed(held, b"once", dedup_id=b"order-1")
+    batch = sealed(held, b"once", dedup_id=b"order-1")
     take(held)
-    assert held.failed(parcel, ConnectionLost(), 0) == []
-    assert take(held, 1_000) == [parcel]
+    assert held.failed(batch, ConnectionLost(), 0) == []
+    assert take(held, 1_000) == [batch]
 
 
 def test_backoff_grows_and_is_bounded() -> None:
@@ -459,8 +459,8 @@ def test_backoff_grows_and_is_bounded() -> None:
     sealed(held, b"a")
     now_ms, pauses = 0.0, []
     for _ in range(12):
-        (parcel,) = take(held, now_ms)
-        held.failed(parcel, ConnectionLost(), now_ms)
+        (batch,) = take(held, now_ms)
+        held.failed(batch, ConnectionLost(), now_ms)
         due_ms = held.next_due_ms(now_ms)
         assert due_ms is not None
         pauses.append(due_ms - now_ms)
@@ -475,9 +475,9 @@ def test_abandoning_fails_everything_that_is_held() -> None:
     take(held)
     sealed(held, b"b")
     add(held, b"c")
-    fates = held.abandon(ServerError("over"))
-    assert len(fates) == 3
-    assert (held.parcels, held.buffered_bytes) == (0, 0)
+    failures = held.abandon(ServerError("over"))
+    assert len(failures) == 3
+    assert (held.batches, held.buffered_bytes) == (0, 0)
 
 
 # ------------------------------------------------------------------ against a model
@@ -519,18 +519,18 @@ def test_whatever_fails_each_message_is_stored_once_and_in_order_or_reported(see
     unknown: set[bytes] = set()
     refused: set[bytes] = set()
     now_ms, sent = 0.0, 0
-    while sent < 200 or held.parcels:
+    while sent < 200 or held.batches:
         now_ms += rng.random() * 30
         if sent < 200:
             for _ in range(min(rng.randrange(6), 200 - sent)):
                 add(held, b"%04d" % sent, now_ms=now_ms)
                 sent += 1
-        parcels = take(held, now_ms)
+        batches = take(held, now_ms)
         if held.needs_identity:
             held.identity = Identity(next(identities), 0)
         down = rng.random() < 0.2
-        for parcel in parcels:
-            data = parcel.data
+        for batch in batches:
+            data = batch.data
             assert data is not None
             error: LannerError | None = None
             offset, duplicate = -1, False
@@ -547,15 +547,15 @@ def test_whatever_fails_each_message_is_stored_once_and_in_order_or_reported(see
                 if down and rng.random() < 0.7:
                     error = ConnectionLost()  # taken perhaps, but the answer is lost
             if error is None:
-                fates = held.acknowledged(parcel, offset, 0, duplicate, now_ms)
-                assert list(parcel.values) == broker.log[offset : offset + len(parcel.values)]
-                confirmed.extend(parcel.values)
+                failures = held.acknowledged(batch, offset, 0, duplicate, now_ms)
+                assert list(batch.values) == broker.log[offset : offset + len(batch.values)]
+                confirmed.extend(batch.values)
             else:
-                fates = held.failed(parcel, error, now_ms)
-            for fate in [*fates]:
-                (unknown if isinstance(fate.error, DeadlineExceeded) else refused).update(fate.parcel.values)
-        for fate in held.expire(now_ms):
-            (unknown if isinstance(fate.error, DeadlineExceeded) else refused).update(fate.parcel.values)
+                failures = held.failed(batch, error, now_ms)
+            for failure in [*failures]:
+                (unknown if isinstance(failure.error, DeadlineExceeded) else refused).update(failure.batch.values)
+        for failure in held.expire(now_ms):
+            (unknown if isinstance(failure.error, DeadlineExceeded) else refused).update(failure.batch.values)
     assert len(broker.log) == len(set(broker.log)), "a message was stored twice"
     assert broker.log == sorted(broker.log), "the order was not kept"
     assert set(confirmed) <= set(broker.log)
@@ -568,11 +568,11 @@ def test_a_batch_carries_the_time_at_which_it_was_begun_also_when_it_is_sent_aga
     held = accumulator(stamp=lambda moment_ms: 1_800_000_000_000 + int(moment_ms))
     add(held, b"first", now_ms=5)
     add(held, b"second", now_ms=9)
-    (parcel,) = take(held, now_ms=20)
-    assert parcel.data is not None
-    assert decode(parcel.data).timestamps() == [1_800_000_000_005] * 2
-    first = parcel.data
-    held.failed(parcel, ConnectionLost(), 30)
+    (batch,) = take(held, now_ms=20)
+    assert batch.data is not None
+    assert decode(batch.data).timestamps() == [1_800_000_000_005] * 2
+    first = batch.data
+    held.failed(batch, ConnectionLost(), 30)
     (again,) = take(held, now_ms=10_000)
     assert again.data == first
 
@@ -580,6 +580,6 @@ def test_a_batch_carries_the_time_at_which_it_was_begun_also_when_it_is_sent_aga
 def test_messages_carry_no_time_unless_it_is_asked_for() -> None:
     held = accumulator()
     add(held, b"value")
-    (parcel,) = take(held)
-    assert parcel.data is not None
-    assert decode(parcel.data).timestamps() is None
+    (batch,) = take(held)
+    assert batch.data is not None
+    assert decode(batch.data).timestamps() is None

@@ -8,19 +8,31 @@ from typing import Any
 import pytest
 
 import lanner
+from lanner import limits
 from lanner.batch import encode, extract
 from lanner.client.consumer import LEFT_WITHOUT_SETTLING, Pace
 from lanner.client.delivery import ranges_of
-from lanner.errors import ConnectionLost, LeaseLost, Overloaded, ServiceUnavailable, ValidationError
+from lanner.errors import (
+    ConnectionLost,
+    LeaseLost,
+    Overloaded,
+    PermissionDenied,
+    ServiceUnavailable,
+    ValidationError,
+)
 from lanner.wire.messages import (
+    BestPriorityFound,
     Command,
     LeasedRange,
+    MetadataReply,
+    PartitionInfo,
     Polled,
     PolledBatch,
     Settled,
     SettledItem,
     SettleItem,
     SettleKind,
+    TopicInfo,
 )
 from tests.spoilt import undecodable
 
@@ -198,6 +210,22 @@ async def test_settles_go_alone_when_no_poll_is_about_to_leave(broker: Any) -> N
     assert [(item.kind, item.reason) for item in alone.items] == [(SettleKind.REJECT, "never")]
 
 
+async def test_settles_with_long_reasons_do_not_make_a_request_that_brokers_hang_up_on(broker: Any) -> None:
+    """A thousand single ones, then a batch in as many ranges."""
+    reason = "é" * limits.REASON_LENGTH_MAX
+    answers = iter(
+        [leased(values(1_200), (0, 1_200)), leased(values(2_400), *((one, 1) for one in range(0, 2_400, 2)))]
+    )
+    broker.answers[Command.POLL] = lambda control, request: next(answers, Polled([]))
+    async with lanner.connect(broker.address, timeout_ms=3_000) as queue, queue.consumer("t", "g") as consumer:
+        await asyncio.gather(*(message.nack(reason=reason) for message in await consumer.poll(2_000)))
+        singly = settled_items(broker)
+        await (await consumer.poll(2_000)).nack(reason=reason)
+    assert sum(item.count for item in singly) == 1_200
+    assert sum(item.count for item in settled_items(broker)) == 2_400
+    assert len(broker.links) == 1
+
+
 async def test_a_settle_whose_answer_was_lost_is_sent_again_and_says_what_that_means(broker: Any) -> None:
     one_poll(broker, leased(values(1), (0, 1)))
     answers = iter([broker.HANG_UP, Settled([SettledItem(LeaseLost.code, 0)])])
@@ -227,7 +255,7 @@ async def test_an_error_that_cannot_be_repeated_is_the_outcome(broker: Any) -> N
         with pytest.raises(ValidationError, match="no"):
             await message.ack()
         with pytest.raises(ValidationError, match="reason has 1001"):
-            consumer.settle([SettleItem(0, 1, 0, 1, SettleKind.NACK, 0, "x" * 1_001)])
+            message._part.settler.settle([SettleItem(0, 1, 0, 1, SettleKind.NACK, 0, "x" * 1_001)])
 
 
 async def test_a_settle_that_cannot_be_sent_in_time_fails(broker: Any) -> None:
@@ -240,6 +268,16 @@ async def test_a_settle_that_cannot_be_sent_in_time_fails(broker: Any) -> None:
 
 
 # ------------------------------------------------------------------ leaving
+
+
+async def test_a_consumer_that_is_closed_cannot_be_entered_again(broker: Any) -> None:
+    async with lanner.connect(broker.address) as queue:
+        async with queue.consumer("t", "g") as consumer:
+            pass
+        await consumer.close()
+        for again in (consumer.open(), consumer.__aenter__(), consumer.poll()):
+            with pytest.raises(ServiceUnavailable, match=r"the consumer is closed, .*: make a new one"):
+                await again
 
 
 async def test_leaving_releases_the_unseen_and_returns_the_seen(broker: Any) -> None:
@@ -290,6 +328,41 @@ async def test_leases_in_hand_are_extended_until_they_are_settled(broker: Any) -
     assert {(item.first_offset, item.count, item.delay_ms) for item in extended} == {(0, 1, 60), (2, 1, 60)}
 
 
+async def test_leases_of_each_topic_are_extended_in_their_own_time(broker: Any) -> None:
+    """Of a topic with long leases something is held first."""
+    leases = {"long": 3_600_000, "short": 60}
+
+    def metadata(control: Any, request: Any) -> MetadataReply:
+        infos = [TopicInfo(name, 1, [PartitionInfo(0, "n1")], {"lease_ms": leases[name]}) for name in control.topics]
+        return MetadataReply("c", [], infos)
+
+    broker.answers[Command.METADATA] = metadata
+    broker.answers[Command.BEST_PRIORITY] = lambda control, request: BestPriorityFound(4, 1)
+    broker.answers[Command.POLL] = lambda control, request: leased(values(1), (0, 1))
+    async with (
+        lanner.connect(broker.address) as queue,
+        queue.consumer(["long", "short"], "g", auto_extend=True) as consumer,
+    ):
+        for wanted in ("long", "short"):
+            while (batch := await consumer.poll(1))[0].topic != wanted:
+                await batch.ack()
+            await asyncio.sleep(0.1)
+        await broker.until(lambda: any(item.kind == SettleKind.EXTEND for item in settled_items(broker)))
+
+
+async def test_leases_are_extended_also_after_the_topic_could_not_be_looked_up(broker: Any) -> None:
+    one_poll(broker, leased(values(1), (0, 1)))
+    broker.answers[Command.METADATA] = lambda control, request: MetadataReply(
+        "c", [], [TopicInfo("t", 1, [PartitionInfo(0, "n1")], {"lease_ms": 60})]
+    )
+    async with lanner.connect(broker.address) as queue, queue.consumer("t", "g", auto_extend=True) as consumer:
+        await consumer.poll()
+        await broker.until(lambda: len(settled_items(broker)) >= 1)
+        broker.answers[Command.METADATA] = lambda control, request: PermissionDenied()
+        queue._routing.forget("t")
+        await broker.until(lambda: len(settled_items(broker)) >= 4)
+
+
 def test_offsets_become_runs() -> None:
     assert ranges_of([]) == []
     assert ranges_of([1, 2, 3, 7, 9, 10]) == [(1, 3), (7, 1), (9, 2)]
@@ -303,6 +376,13 @@ def test_offsets_become_runs() -> None:
         ({"start": "yesterday"}, "earliest or latest"),
         ({"lease_ms": -5}, "lease_ms is -5"),
         ({"lease_ms": "long"}, "lease_ms is 'long'"),
+        ({"max_bytes": -1}, "max_bytes is -1"),
+        ({"max_bytes": "1"}, "max_bytes is '1'"),
+        ({"partitions": []}, "partitions is empty: name at least one"),
+        ({"partitions": ["a"]}, "partitions is 'a'"),
+        ({"partitions": [-1]}, "partitions is -1"),
+        ({"member": "x" * 201}, "give a text of at most 200 characters"),
+        ({"member": 5}, "member is 5"),
     ],
 )
 async def test_options_that_make_no_sense_are_refused(broker: Any, options: dict[str, Any], message: str) -> None:
@@ -312,5 +392,6 @@ async def test_options_that_make_no_sense_are_refused(broker: Any, options: dict
         consumer = queue.consumer("t", "g")
         with pytest.raises(ValidationError, match="max_messages"):
             await consumer.poll(0)
-        with pytest.raises(ValidationError, match="wait_ms"):
-            await consumer.poll(wait_ms=-1)
+        for wait_ms in (-1, None, "1"):
+            with pytest.raises(ValidationError, match="wait_ms"):
+                await consumer.poll(wait_ms=wait_ms)  # type: ignore[arg-type]

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import lanner
+from lanner.client.brokers import Brokers
+from lanner.client.member_ports import Standing
+from lanner.client.polling import Poller, Wanted
+from lanner.client.routing import Routing
+from lanner.client.settling import SettleQueue
 from lanner.errors import ConnectionLost, LeaseLost, NotLeader, ServiceUnavailable
-from lanner.wire.messages import Command, Settled, SettledItem
+from lanner.wire.messages import Command, Settled, SettledItem, SettleKind
 
 
 def total(cluster: Any, command: Command) -> int:
@@ -24,9 +31,10 @@ async def test_the_most_urgent_comes_first_whichever_broker_has_it(cluster: Any)
     cluster.add(1, 0, b"low")
     cluster.add(2, 9, b"high")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        batch = await consumer.poll(wait_ms=0)
-        assert batch.values() == [b"high", b"normal", b"low"]
-        await batch.ack()
+        for expected in ([b"high"], [b"normal"], [b"low"]):
+            batch = await consumer.poll(wait_ms=0)
+            assert batch.values() == expected  # at once: the less urgent waits for the next call
+            await batch.ack()
     assert sorted(cluster.acked) == [(0, 0), (1, 0), (2, 0)]
 
 
@@ -35,8 +43,8 @@ async def test_nothing_less_urgent_is_taken_than_another_broker_has(cluster: Any
     cluster.add(0, 1, b"later")
     cluster.add(1, 5, b"b", b"c")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
-        assert (await consumer.poll(3, wait_ms=0)).values() == [b"a", b"b", b"c"]
-        assert (await consumer.poll(3, wait_ms=0)).values() == [b"later"]
+        for expected in ([b"a"], [b"b", b"c"], [b"later"]):
+            assert (await consumer.poll(3, wait_ms=0)).values() == expected
     (first, *_) = cluster.of(Command.POLL)["n1"]
     assert first.min_priority == 5
 
@@ -66,12 +74,50 @@ async def test_a_poll_ends_although_messages_keep_coming(cluster: Any, monkeypat
     assert total(cluster, Command.POLL) == 3
 
 
+async def test_equals_with_little_are_polled_together_and_one_with_enough_alone(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"x", b"y")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        assert (await consumer.poll(2, wait_ms=0)).values() == [b"x", b"y"]
+        assert total(cluster, Command.POLL) == 1
+        assert sorted((await consumer.poll(5, wait_ms=0)).values()) == [b"x", b"x", b"y", b"y"]
+        assert total(cluster, Command.POLL) == 3
+
+
+async def test_nothing_less_urgent_is_handed_out_than_what_came_before_the_call(cluster: Any) -> None:
+    """What is asked for, or comes, between two calls may be old when the later one is made."""
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        for number in range(20):
+            for partition in range(3):
+                cluster.add(partition, 2, b"low")
+            assert (await consumer.poll(1)).values() == [b"low"]
+            await asyncio.sleep(0.005)  # for what might be asked ahead
+            cluster.add(number % 3, 8, b"high")
+            assert (await consumer.poll(1)).values() == [b"high"]
+
+
+@pytest.mark.parametrize("leaders", [["n1", "n2", "n3"], ["n2", "n2", "n2"]])
+async def test_a_call_leaves_no_poll_under_way(cluster: Any, leaders: list[str]) -> None:
+    cluster.leaders[:] = leaders
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        for partition in range(3):
+            cluster.add(partition, 4, b"x")
+        for _ in range(3):
+            assert (await consumer.poll(1)).values() == [b"x"]
+        polls = total(cluster, Command.POLL)
+        for partition in range(3):
+            cluster.add(partition, 4, b"y")
+        await asyncio.sleep(0.05)
+        assert total(cluster, Command.POLL) == polls
+        assert sum(len(ready) for ready in cluster.ready.values()) == 3  # leased by nobody
+
+
 async def test_one_broker_that_leads_everything_is_polled_and_waits(cluster: Any) -> None:
     cluster.leaders[:] = ["n2", "n2", "n2"]
     cluster.add(1, 4, b"a")
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
         assert (await consumer.poll()).values() == [b"a"]
-    assert total(cluster, Command.GLANCE) == 0
+    assert total(cluster, Command.BEST_PRIORITY) == 0
     (poll,) = cluster.of(Command.POLL)["n2"]
     assert (poll.partitions, poll.wait_ms > 900) == ([0, 1, 2], True)
 
@@ -80,15 +126,15 @@ async def test_waiting_costs_one_question_a_broker_and_news_end_it(cluster: Any)
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
         polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
         third = cluster.brokers["n3"]
-        await third.until(lambda: any(control.wait_ms for control in third.of(Command.GLANCE)))
+        await third.until(lambda: any(control.wait_ms for control in third.of(Command.BEST_PRIORITY)))
         await asyncio.sleep(0.3)
-        assert total(cluster, Command.GLANCE) <= 9  # a look and a watch each; a little more while connecting
+        assert total(cluster, Command.BEST_PRIORITY) <= 9  # a look and a watch each; a little more while connecting
         cluster.add(2, 9, b"news")
         async with asyncio.timeout(1):
             assert (await polling).values() == [b"news"]
-        looks = total(cluster, Command.GLANCE)
+        looks = total(cluster, Command.BEST_PRIORITY)
         assert not await consumer.poll(wait_ms=0)
-        assert total(cluster, Command.GLANCE) <= looks + 1  # the two others still watch: they have nothing
+        assert total(cluster, Command.BEST_PRIORITY) <= looks + 1  # the two others still watch: they have nothing
     assert total(cluster, Command.POLL) == 1
 
 
@@ -131,11 +177,11 @@ async def test_a_watch_learns_of_the_one_partition_that_moved(cluster: Any) -> N
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
         polling = asyncio.ensure_future(consumer.poll(wait_ms=5_000))
         first = cluster.brokers["n1"]
-        await first.until(lambda: any(control.wait_ms for control in first.of(Command.GLANCE)))
+        await first.until(lambda: any(control.wait_ms for control in first.of(Command.BEST_PRIORITY)))
         cluster.leaders[1] = "n3"
         cluster.watching.clear()
         cluster.add(1, 4, b"x")
-        (waiting,) = [one for one in first.requests if one.command is Command.GLANCE and one.control.wait_ms]
+        (waiting,) = [one for one in first.requests if one.command is Command.BEST_PRIORITY and one.control.wait_ms]
         first.links[-1].fail(waiting, cluster.not_led(first, [0, 1]))
         async with asyncio.timeout(2):
             assert (await polling).values() == [b"x"]
@@ -184,7 +230,7 @@ async def test_an_answer_that_is_owed_does_not_hold_up_the_other_brokers(cluster
 
 
 async def test_a_slow_broker_is_not_waited_for_with_leases_in_hand(cluster: Any) -> None:
-    cluster.add(0, 9, b"first")
+    cluster.add(0, 4, b"first")
     cluster.add(1, 4, b"slow")
     held_back: list[Any] = []
     cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: held_back.append(request)
@@ -201,12 +247,13 @@ async def test_a_slow_broker_is_not_waited_for_with_leases_in_hand(cluster: Any)
         await batch.ack()
         assert (1, 0) in cluster.acked
         assert cluster.of(Command.RELEASE)["n2"] == []
-    assert [control.sequence for control in cluster.of(Command.POLL)["n2"]] == [2, 2]
+    first, again = (control.sequence for control in cluster.of(Command.POLL)["n2"])
+    assert first == again
 
 
 async def test_a_slow_look_does_not_keep_what_is_there(cluster: Any) -> None:
     cluster.add(0, 4, b"here")
-    cluster.brokers["n3"].answers[Command.GLANCE] = lambda control, request: None
+    cluster.brokers["n3"].answers[Command.BEST_PRIORITY] = lambda control, request: None
     async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
         async with asyncio.timeout(2):
             assert (await consumer.poll()).values() == [b"here"]
@@ -233,11 +280,11 @@ async def test_what_cannot_be_asked_by_the_deadline_is_an_error(cluster: Any) ->
         cluster.leaders[1] = ""
         cluster.hints = False
         for broker in cluster.brokers.values():
-            broker.answers[Command.GLANCE] = lambda control, request: NotLeader()
+            broker.answers[Command.BEST_PRIORITY] = lambda control, request: NotLeader()
         with pytest.raises(NotLeader):
             await consumer.poll(wait_ms=0)
     assert total(cluster, Command.METADATA) < 40
-    assert total(cluster, Command.GLANCE) < 60
+    assert total(cluster, Command.BEST_PRIORITY) < 60
 
 
 async def test_leases_for_a_cancelled_poll_are_released_where_they_are(cluster: Any) -> None:
@@ -255,7 +302,7 @@ async def test_leases_for_a_cancelled_poll_are_released_where_they_are(cluster: 
 
 
 async def test_a_cancelled_poll_gives_back_what_some_brokers_had_answered(cluster: Any) -> None:
-    cluster.add(0, 9, b"a")
+    cluster.add(0, 4, b"a")
     cluster.add(1, 4, b"b")
     waiting: list[Any] = []
     cluster.brokers["n2"].answers[Command.POLL] = lambda control, request: waiting.append(request)
@@ -270,6 +317,33 @@ async def test_a_cancelled_poll_gives_back_what_some_brokers_had_answered(cluste
 
 
 # ------------------------------------------------------------------ settling
+
+
+async def test_settles_ride_on_the_polls_that_leave_for_their_brokers(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"x")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        settling = (await consumer.poll(wait_ms=0)).ack()
+        cluster.add(1, 4, b"y")
+        assert (await consumer.poll(wait_ms=0)).values() == [b"y"]
+        await settling
+        assert settling.settled_count == 3
+        polls = cluster.of(Command.POLL)["n2"]
+        assert [[item.partition for item in poll.settles] for poll in polls] == [[], [1]]
+        settles = {node_id: len(asked) for node_id, asked in cluster.of(Command.SETTLE).items()}
+        assert settles == {"n1": 1, "n2": 0, "n3": 1}
+
+
+async def test_settles_do_not_wait_for_a_poll_that_has_nobody_to_ask(cluster: Any) -> None:
+    cluster.add(0, 4, b"x")
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        settling = (await consumer.poll(wait_ms=0)).ack()
+        polling = asyncio.ensure_future(consumer.poll(wait_ms=30_000))
+        async with asyncio.timeout(5):
+            await settling
+        assert not polling.done()
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
 
 
 async def test_settles_go_to_the_leader_of_each_message(cluster: Any) -> None:
@@ -342,6 +416,51 @@ async def test_a_settle_that_finds_no_leader_in_time_fails(cluster: Any) -> None
             await message.ack()
 
 
+async def test_a_settle_in_a_partition_that_is_gone_with_its_topic_is_lost_at_once_and_the_others_wait_for_a_leader(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"%d" % partition)
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g") as consumer:
+        messages = {message.partition: message for _ in range(3) for message in await consumer.poll(1, wait_ms=500)}
+        cluster.leaders, cluster.incarnation = ["", "n2"], 2  # made anew, with a partition less
+        queue._routing.refresh("t")
+        await cluster.brokers["n1"].until(lambda: queue._routing.known("t").partitions == 2)
+        async with asyncio.timeout(5):
+            with pytest.raises(LeaseLost, match="t was made anew, and has no partition 2 now"):
+                await messages[2].ack()
+        waits = asyncio.ensure_future(messages[0].ack())
+        await asyncio.sleep(0.3)
+        assert not waits.done()
+        cluster.leaders[0] = "n1"
+        await waits
+        assert cluster.acked == [(0, 0)]
+        cluster.leaders, cluster.incarnation = ["n1"], 3  # what is left to give back is gone as well
+        queue._routing.refresh("t")
+        await cluster.brokers["n1"].until(lambda: queue._routing.known("t").partitions == 1)
+    assert "given back" not in caplog.text
+
+
+async def test_a_partition_that_nobody_leads_costs_no_lease_of_the_others(cluster: Any) -> None:
+    for partition in (0, 1):
+        cluster.add(partition, 4, b"%d" % partition)
+    options: dict[str, Any] = {"lease_ms": 60, "auto_extend": True}
+    async with lanner.connect(cluster.address) as queue, queue.consumer("t", "g", **options) as consumer:
+        held = [await consumer.poll(1, wait_ms=500) for _ in range(2)]
+        assert sorted(batch[0].partition for batch in held) == [0, 1]
+        cluster.leaders[1] = ""
+
+        def extended() -> list[int]:
+            calls = [call for calls in cluster.of(Command.SETTLE).values() for call in calls]
+            return [item.partition for call in calls for item in call.items if item.kind == SettleKind.EXTEND]
+
+        before = len(extended())
+        await cluster.brokers["n1"].until(lambda: extended()[before:].count(0) >= 20)
+        assert extended()[before:].count(1) < 20  # it is asked for now and then
+        cluster.leaders[1] = "n3"
+        await cluster.brokers["n3"].until(lambda: extended()[before:].count(1) >= 40)
+
+
 async def test_leaving_gives_back_at_each_leader(cluster: Any) -> None:
     for partition in range(3):
         cluster.add(partition, 4, b"x")
@@ -351,3 +470,51 @@ async def test_leaving_gives_back_at_each_leader(cluster: Any) -> None:
     released = [item for asked in cluster.of(Command.RELEASE).values() for control in asked for item in control.items]
     returned = [item for asked in cluster.of(Command.SETTLE).values() for control in asked for item in control.items]
     assert {item.partition for item in released} | {item.partition for item in returned} == {0, 1, 2}
+
+
+# ------------------------------------------------------------------ as a member of a group
+
+
+@asynccontextmanager
+async def poller_of(cluster: Any) -> AsyncIterator[Poller]:
+    brokers = Brokers(cluster.address, timeout_ms=2_000)
+    await brokers.open()
+    routing = Routing(brokers)
+    settles = SettleQueue(brokers, routing, "t", "g")
+    wanted = Wanted("t", "g", "me", None, 1 << 20, -1, False, "earliest")
+    try:
+        yield Poller(brokers, routing, settles, wanted, lambda reply: None, lambda: None)
+    finally:
+        await routing.close()
+        await brokers.close()
+
+
+async def test_what_is_polled_and_as_which_member_may_change_between_two_polls(cluster: Any) -> None:
+    for partition in range(3):
+        cluster.add(partition, 4, b"%d" % partition)
+    async with poller_of(cluster) as poller:
+        poller.want([2], Standing("m1", 7, 3, 1), "earliest", create=False)
+        (reply,) = await poller.poll(10, 0)
+        assert [batch.partition for batch in reply.control.batches] == [2]
+        poller.want([0, 1], Standing("m1", 7, 4, 1), "earliest", create=False)
+        replies = await poller.poll(10, 0)
+        assert sorted(batch.partition for reply in replies for batch in reply.control.batches) == [0, 1]
+    polls = [poll for polls in cluster.of(Command.POLL).values() for poll in polls]
+    assert sorted((poll.partitions, poll.member_id, poll.number, poll.generation) for poll in polls) == [
+        ([0], "m1", 7, 4),
+        ([1], "m1", 7, 4),
+        ([2], "m1", 7, 3),
+    ]
+    assert {poll.incarnation for poll in polls} == {1}
+
+
+async def test_a_poll_may_ask_for_nothing_that_is_less_urgent_than_something_elsewhere(cluster: Any) -> None:
+    cluster.add(0, 9, b"urgent")
+    cluster.add(0, 3, b"later")
+    cluster.add(1, 5, b"so so")
+    async with poller_of(cluster) as poller:
+        found = []
+        for _ in range(3):
+            replies = await poller.poll(10, 0, min_priority=5)
+            found += [batch.priority for reply in replies for batch in reply.control.batches]
+        assert found == [9, 5]

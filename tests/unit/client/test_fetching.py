@@ -11,9 +11,9 @@ import pytest
 
 import lanner
 from lanner.batch import encode
+from lanner.client.arguments import moment_ms, moment_ms_from
 from lanner.client.brokers import Brokers
 from lanner.client.fetching import Fetches, lane_mask
-from lanner.client.intake import moment_ms, moment_ms_from
 from lanner.client.routing import Routing
 from lanner.errors import NotLeader, NotSupported, ServiceUnavailable, ValidationError
 from lanner.wire.messages import Command, Fetch, Fetched, FetchedBatch, OffsetsReply, PartitionOffsets

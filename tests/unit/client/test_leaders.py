@@ -11,7 +11,7 @@ import pytest
 from lanner.client.brokers import Brokers
 from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing
-from lanner.errors import NotLeader, OffsetOutOfRange, ServiceUnavailable
+from lanner.errors import NotLeader, OffsetOutOfRange, PartitionNotFound, ServiceUnavailable
 from lanner.wire.messages import Command, Fetch, Fetched
 
 
@@ -83,3 +83,18 @@ async def test_what_a_retry_cannot_mend_is_raised_at_once(cluster: Any, leaders:
     await leaders._brokers.close()
     with pytest.raises(ServiceUnavailable, match="closed on this side"):
         await fetch(leaders, 1)
+
+
+async def test_a_partition_that_a_topic_made_anew_does_not_have_is_said_to_be_gone(
+    cluster: Any, leaders: Leaders
+) -> None:
+    leaders._brokers.timeout_ms = 30_000
+    await fetch(leaders, 2)
+    cluster.leaders, cluster.incarnation = ["n1"], 2
+    leaders._routing.refresh("t")
+    await cluster.brokers["n1"].until(lambda: leaders._routing.known("t").partitions == 1)  # type: ignore[union-attr]
+    async with asyncio.timeout(15):
+        with pytest.raises(PartitionNotFound, match="t has no partition 2: it was made anew"):
+            await leaders.commit("t", "g", {0: 5, 2: 5}, "reader", 0)
+        with pytest.raises(PartitionNotFound):
+            await fetch(leaders, 2)

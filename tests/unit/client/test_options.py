@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lanner.client.consumer import Consumer
+from lanner.client.member_settings import MemberSettings
 from lanner.client.options import ColumnOptions, ConsumerOptions, MessageOptions, ProducerOptions, ReaderOptions
 from lanner.client.producer import Producer
 from lanner.client.reader import Reader
@@ -29,5 +30,15 @@ def test_every_option_is_taken_under_its_name_and_type_and_has_a_default(
 ) -> None:
     taken = [one for one in inspect.signature(taker).parameters.values() if one.kind is one.KEYWORD_ONLY]
     named = {name: getattr(kind, "__forward_arg__", kind) for name, kind in options.__annotations__.items()}
+    of_members = {name: kind for name, kind in named.items() if name in MemberSettings._fields}
+    settings = {name: kind.__forward_arg__ for name, kind in MemberSettings.__annotations__.items()}
+    assert of_members.items() <= settings.items()
+    named = {name: kind for name, kind in named.items() if name not in of_members}
     assert {one.name: one.annotation for one in taken} == named
     assert all(one.default is not one.empty for one in taken)
+
+
+def test_consumers_take_everything_that_can_be_said_of_members_and_readers_all_but_registering() -> None:
+    fields = set(MemberSettings._fields)
+    assert fields <= set(ConsumerOptions.__annotations__)
+    assert fields - set(ReaderOptions.__annotations__) == {"register"}

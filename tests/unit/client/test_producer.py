@@ -128,7 +128,13 @@ async def test_errors_of_many_are_raised_together_or_returned_singly(broker: Any
         producer = queue.producer(batch_messages=2, idempotent=False)
         values = [b"a", b"b", b"c", b"d", b"e"]
         receipts = await producer.publish_many("t", values, return_errors=True)
-        assert [isinstance(fate, ValidationError) for fate in receipts.fates()] == [False, False, True, True, False]
+        assert [isinstance(outcome, ValidationError) for outcome in receipts.outcomes()] == [
+            False,
+            False,
+            True,
+            True,
+            False,
+        ]
         assert receipts.failed == 2
         with pytest.raises(ValidationError, match="no"):
             receipts[2]

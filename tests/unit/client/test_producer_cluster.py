@@ -11,7 +11,7 @@ import pytest
 import lanner
 from lanner.batch import decode
 from lanner.errors import ConnectionLost, DeadlineExceeded, LannerError, NotLeader, ServiceUnavailable, TopicNotFound
-from lanner.wire.messages import Command, MetadataReply, Published, TopicInfo
+from lanner.wire.messages import Command, MetadataReply, ProducerOpened, Published, TopicInfo
 
 
 def published(cluster: Any, node_id: str) -> list[tuple[int, int]]:
@@ -40,6 +40,25 @@ async def test_a_hint_sends_the_same_bytes_to_the_next_leader_at_once(cluster: A
     taken = [one.bulk for one in cluster.brokers["n3"].requests if one.command is Command.PUBLISH][-1]
     assert bytes(refused) == bytes(taken)
     assert cluster.logs[0] == [b"a", b"b"]
+
+
+async def test_an_id_is_asked_of_another_broker_when_one_does_not_give_it(cluster: Any) -> None:
+    """Its disk hangs, say: it answers everything but this."""
+    asked: list[str] = []
+
+    def silent_at_first(node_id: str) -> Any:
+        def answer(_control: Any, _request: Any) -> ProducerOpened | None:
+            asked.append(node_id)
+            return ProducerOpened(7) if len(asked) > 1 else None
+
+        return answer
+
+    for node_id, broker in cluster.brokers.items():
+        broker.answers[Command.OPEN_PRODUCER] = silent_at_first(node_id)
+    async with asyncio.timeout(8), lanner.connect(cluster.address) as queue:
+        await queue.publish("t", b"a", partition=0)
+    assert cluster.logs[0] == [b"a"]
+    assert len(asked) == len(set(asked)) == 2
 
 
 async def test_without_a_hint_the_leader_is_looked_up(cluster: Any) -> None:

@@ -187,6 +187,29 @@ async def test_a_wait_without_news_gives_nothing_and_loses_nothing(broker: Any) 
         assert batch.values() == [b"new"]
 
 
+async def test_a_reader_that_is_closed_cannot_be_entered_again(broker: Any) -> None:
+    async with lanner.connect(broker.address) as queue:
+        async with queue.reader("t") as reader:
+            assert await reader.read_batch() is not None
+        for again in (reader.open(), reader.__aenter__(), reader.read_batch()):
+            with pytest.raises(ServiceUnavailable, match="closed, and cannot be opened again: make a new one"):
+                await again
+
+
+async def test_a_reader_that_is_closed_while_it_opens_leaves_nothing_behind(broker: Any) -> None:
+    asked: list[Any] = []
+    broker.answers[Command.OFFSETS] = lambda control, request: asked.append(request)
+    async with lanner.connect(broker.address) as queue:
+        reader = queue.reader("t")
+        opening = asyncio.create_task(reader.open())
+        await broker.until(lambda: bool(asked))
+        await reader.close()
+        broker.links[0].reply(asked[0], OffsetsReply([PartitionOffsets(0, 0, END, 20)], 1))
+        with pytest.raises(ServiceUnavailable, match="closed"):
+            await opening
+        assert queue._routing.on_change == []
+
+
 async def test_bad_starts_and_partitions_are_refused(broker: Any) -> None:
     async with lanner.connect(broker.address) as queue:
         with pytest.raises(PartitionNotFound):

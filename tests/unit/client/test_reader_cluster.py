@@ -9,7 +9,7 @@ import pytest
 
 import lanner
 from lanner.batch import encode
-from lanner.errors import ServiceUnavailable
+from lanner.errors import ServiceUnavailable, StaleIncarnation
 from lanner.wire.messages import (
     Command,
     CommittedReply,
@@ -50,6 +50,18 @@ async def test_each_partition_is_read_from_its_leader(cluster: Any) -> None:
         assert len([message async for message in reader]) == 3 * END
     for place, node_id in enumerate(("n1", "n2", "n3")):
         assert {control.partition for control in cluster.of(Command.FETCH)[node_id]} == {place}
+
+
+async def test_a_reader_whose_partition_is_gone_with_its_topic_is_told_so(cluster: Any) -> None:
+    async with lanner.connect(cluster.address) as queue, queue.reader("t", partitions=2) as reader:
+        for _ in range(END):
+            await anext(reader)
+        waiting = asyncio.ensure_future(reader.read_batch())
+        cluster.leaders, cluster.incarnation = ["n1"], 2
+        await cluster.brokers["n3"].stop()
+        async with asyncio.timeout(10):
+            with pytest.raises(StaleIncarnation, match="created again, and has no partition 2 now"):
+                await waiting
 
 
 @pytest.mark.parametrize("hints", [True, False])

@@ -65,14 +65,14 @@ class Groups(World):
         return None if change is None else self.change(change)
 
     def release(self, member: str, partition: int, group: str = "g", topic: str = "orders", grant: int = -1) -> Any:
-        found, place = self.group(group), (self.incarnation(topic), partition)
-        present = found.owner_of(place)[1] if grant < 0 else grant
-        return self.change(Released(found.row.number, member, place[0], partition, present))
+        found, partition_id = self.group(group), (self.incarnation(topic), partition)
+        present = found.owner_of(partition_id)[1] if grant < 0 else grant
+        return self.change(Released(found.row.number, member, partition_id[0], partition, present))
 
     def force(self, partition: int, grant: int = -1, group: str = "g", topic: str = "orders") -> Any:
-        found, place = self.group(group), (self.incarnation(topic), partition)
-        present = found.owner_of(place)[1] if grant < 0 else grant
-        return self.change(Forced(found.row.number, place[0], partition, present))
+        found, partition_id = self.group(group), (self.incarnation(topic), partition)
+        present = found.owner_of(partition_id)[1] if grant < 0 else grant
+        return self.change(Forced(found.row.number, partition_id[0], partition, present))
 
     def alter(self, group: str = "g", **changes: Any) -> Any:
         return self.change(Altered(group, **changes))
@@ -97,12 +97,12 @@ class Groups(World):
             moved = self.assign(group)
             found = self.group(group)
             waiting = [
-                (found.members[found.owner_of(place)[0]].member, place, found.owner_of(place)[1])
-                for places in found.inherited.values()
-                for place in places
+                (found.members[found.owner_of(partition_id)[0]].member, partition_id, found.owner_of(partition_id)[1])
+                for partition_ids in found.inherited.values()
+                for partition_id in partition_ids
             ]
-            for member, place, grant in sorted(waiting):
-                self.change(Released(found.row.number, member, place[0], place[1], grant))
+            for member, partition_id, grant in sorted(waiting):
+                self.change(Released(found.row.number, member, partition_id[0], partition_id[1], grant))
             if moved is None and not waiting:
                 return
         raise AssertionError("the group does not come to rest")

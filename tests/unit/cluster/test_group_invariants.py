@@ -71,7 +71,11 @@ BROKEN: dict[str, Callable[[State], None]] = {
     "shared since the future": change_row("shared", shared_since=999),
     "revoked before the session ends": change_row(revoke_ms=1),
     "a rebalance that nobody ends": lambda state: (
-        [group_of(state).set_owner(place, 1, 3, 0) for place in list(group_of(state).inherited.get(4, ()))] and None
+        [
+            group_of(state).set_owner(partition_id, 1, 3, 0)
+            for partition_id in list(group_of(state).inherited.get(4, ()))
+        ]
+        and None
     ),
     "a wanted topic that is unknown": lambda state: group_of(state).wanted.update({0: frozenset()}),
     "a topic that is not listed by name": lambda state: state.groups.named["orders"].discard(1),

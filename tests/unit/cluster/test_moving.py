@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster import (
     METADATA_SET,
     Action,
@@ -16,8 +16,11 @@ from lanner.cluster import (
     encode_delete_topic,
     encode_finish_step,
     encode_move_replica,
+    encode_raise_feature_level,
     encode_register_broker,
+    encode_report_damage,
     encode_transfer_leader,
+    encode_update_broker,
 )
 from lanner.errors import ConflictError, LannerError
 from tests.unit.cluster.world import World, registration
@@ -342,3 +345,70 @@ def test_what_a_leaving_broker_gives_away_is_not_given_back() -> None:
     assert world.machine.next_steps() == [step]
     world.settle()
     assert len(world.nodes(set_id)) == 2
+
+
+# ---------------------------------------------------------------------- a damaged copy, which may never vote again
+
+
+def repairing_world(level: int = features.REPAIRS) -> tuple[World, int, int]:
+    """One of three copies is damaged, and stands at losing its vote: the world, the set, the plan."""
+    world = World("a", "b", "c", level=level)
+    set_id = world.create("orders", partitions=1, replication=3).set_ids[0]
+    world.apply(encode_report_damage(set_id, 3, world.machine.sets[set_id].replicas[2].node_id))
+    advance_to(world, Action.DEMOTE)
+    [plan] = world.machine.plans.values()
+    return world, set_id, plan.plan_id
+
+
+def fail_often(world: World) -> None:
+    [step] = world.machine.next_steps()
+    for _ in range(limits.MOVE_FAILURES_MAX):
+        world.fail(step)
+
+
+def test_a_repair_cannot_be_cancelled() -> None:
+    world, _, plan_id = repairing_world()
+    refused(world.apply(encode_cancel_plan(plan_id)), ConflictError, "damaged copy and cannot be cancelled")
+    world.settle()
+    assert world.machine.plans[plan_id].state is PlanState.DONE
+
+
+def test_brokers_of_an_older_release_cancel_a_repair_alike() -> None:
+    world, _, plan_id = repairing_world(level=features.REPAIRS - 1)
+    world.apply(encode_cancel_plan(plan_id))
+    assert [step.action for step in world.machine.next_steps()] == [Action.BACK_PROMOTE]
+    fail_often(world)
+    assert [step.action for step in world.machine.next_steps()] == [Action.BACK_PROMOTE]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_damaged_copy_that_does_not_get_its_vote_back_goes_after_all(done: bool) -> None:
+    world, set_id, plan_id = repairing_world()
+    world.save()
+    if done:
+        world.do(world.machine.next_steps()[0])
+    fail_often(world)
+    assert [step.action for step in world.machine.next_steps()] == [Action.BACK_PROMOTE]
+    fail_often(world)
+    world.restart()
+    assert [step.action for step in world.machine.next_steps()] == [Action.DEMOTE]
+    world.settle()
+    assert world.members[set_id] == {1: True, 2: True, 4: True}
+    assert world.machine.sets[set_id].damaged == ()
+    plan = world.machine.plans[plan_id]
+    assert (plan.state, plan.moves_done, plan.moves_failed, plan.moves_dropped) == (PlanState.DONE, 2, 0, 0)
+    assert plan.steps_done == plan.steps_total
+
+
+def test_a_repair_that_was_cancelled_before_the_upgrade_comes_to_its_end_after_it() -> None:
+    world, set_id, plan_id = repairing_world(level=features.REPAIRS - 1)
+    world.do(world.machine.next_steps()[0])
+    world.apply(encode_cancel_plan(plan_id))
+    fail_often(world)
+    for name in "abc":
+        world.apply(encode_update_broker(f"node-{name}", feature_max=features.REPAIRS))
+    world.apply(encode_raise_feature_level(features.REPAIRS))
+    fail_often(world)
+    world.settle()
+    assert world.members[set_id] == {1: True, 2: True}
+    assert world.machine.plans[plan_id].state is PlanState.CANCELLED

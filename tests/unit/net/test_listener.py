@@ -184,7 +184,7 @@ async def test_requests_and_replies_made_in_one_turn_leave_in_one_write() -> Non
 async def test_garbage_before_hello_is_answered_with_what_was_expected() -> None:
     async with serving() as served:
         async with raw(served.address) as (reader, writer):
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000)
+            writer.write(b"SSH-2.0-client\r\nHost: x\r\n\r\n" * 1_000)
             error = await read_error(reader)
             assert isinstance(error, ProtocolError)
             assert "expected HELLO (0x01)" in str(error)

@@ -8,6 +8,7 @@ from lanner.model import GroupKind
 from lanner.partition.batches import LaneIndex
 from lanner.partition.groups import Group
 from lanner.partition.keys import lease_key, places_key
+from lanner.partition.leases import Held
 from lanner.partition.places import Standing
 from lanner.partition.records import Segment
 
@@ -58,6 +59,16 @@ def test_the_first_of_lease_end_and_retry_is_due(group: Group) -> None:
     assert group.next_due_ms() == 300
     group.end_wait(4, 0)
     assert group.next_due_ms() is None
+
+
+def test_what_each_member_holds_is_what_is_still_leased_to_it(group: Group) -> None:
+    group.lease(8, [Segment(110, 4, 10, 3, 1)], 700, "n", 1)
+    group.lease(9, [Segment(113, 4, 13, 2, 1)], 600, "m", 2)
+    assert group.held_by_member() == {"m": Held(12, 600, 2), "n": Held(3, 700, 1)}
+    group.extend(7, 0b11, 900)
+    group.ack(7, 0b1)
+    group.ack(8, 0b111)
+    assert group.held_by_member() == {"m": Held(11, 900, 3)}
 
 
 def test_a_poll_is_remembered_while_any_part_of_it_is_leased(group: Group) -> None:

@@ -67,6 +67,15 @@ def test_cutting_spans_entries_and_skips_what_is_of_another_standing() -> None:
     assert progress.ready_rows == []
 
 
+def test_an_entry_that_a_senseless_record_puts_in_the_place_of_another_is_listed_alone() -> None:
+    progress = LaneProgress()
+    progress.add(entry(3, 2))
+    progress.add(entry(3, 1, Standing.DEAD))
+    assert progress.entry_at(3, Standing.READY) is None
+    assert progress.cut(0, 10, Standing.READY) == [] == list(progress.ready_entries())
+    assert progress.cut(0, 10, Standing.DEAD) == [entry(3, 1, Standing.DEAD)]
+
+
 def test_a_waiting_entry_is_found_by_its_first_place_only() -> None:
     progress = LaneProgress()
     progress.add(entry(5, 3, WAITING))

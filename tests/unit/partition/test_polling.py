@@ -199,7 +199,7 @@ def test_a_lease_spans_rows_of_places(bench: Any, offsets_of: Any) -> None:
     bench.check()
 
 
-def test_expired_messages_are_passed_over(bench: Any, offsets_of: Any) -> None:
+def test_expired_messages_are_skipped(bench: Any, offsets_of: Any) -> None:
     bench.append(count=3, expires_at_ms=1_500)
     bench.append(count=1)
     bench.append(count=2, expires_at_ms=1_400)
@@ -221,7 +221,7 @@ def test_an_expired_retry_is_settled(bench: Any, offsets_of: Any) -> None:
 def test_passing_over_a_flood_of_expired_batches_is_bounded(
     make_bench: Any, offsets_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "PASSED_BATCHES_MAX", 3)
+    monkeypatch.setattr(polling, "SKIPPED_BATCHES_MAX", 3)
     monkeypatch.setattr("lanner.partition.upkeep.DUE_RANGES_MAX", 1)
     bench = make_bench()
     for _ in range(8):

@@ -20,7 +20,7 @@ from lanner.partition import (
     Tick,
     WithdrawStages,
     batches,
-    stage_passes,
+    stage_decisions,
     staging,
 )
 
@@ -202,14 +202,14 @@ def test_what_shows_is_what_was_committed_whole_once_and_in_order(
 ) -> None:
     monkeypatch.setattr(batches, "CHUNK_ENTRIES_MAX", 3)
     monkeypatch.setattr(staging, "CHUNK_STAGES", 2)
-    monkeypatch.setattr(stage_passes, "DEALT_MAX", 2)
-    monkeypatch.setattr(stage_passes, "DROPPED_MAX", 2)
+    monkeypatch.setattr(stage_decisions, "DEALT_MAX", 2)
+    monkeypatch.setattr(stage_decisions, "DROPPED_MAX", 2)
     Traffic(make_bench(), random.Random(seed)).run(250)
 
 
 def test_the_traffic_meets_what_it_is_for(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits, aborts, expiries and refused metadata all happen in it: else the test above says little."""
-    monkeypatch.setattr(stage_passes, "DEALT_MAX", 2)
+    monkeypatch.setattr(stage_decisions, "DEALT_MAX", 2)
     published = withdrawn = refused = 0
     for seed in range(6):
         traffic = Traffic(make_bench(), random.Random(seed))

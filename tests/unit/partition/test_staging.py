@@ -28,7 +28,7 @@ from lanner.partition import (
     WithdrawStages,
     encode_stage,
     records,
-    stage_passes,
+    stage_decisions,
     staging,
 )
 
@@ -166,7 +166,7 @@ def test_a_prepare_and_the_expiry_of_the_same_moment_agree(bench: Any) -> None:
 
 
 def test_dropping_is_bounded_by_decision_and_goes_on_at_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_passes, "DROPPED_MAX", 2)
+    monkeypatch.setattr(stage_decisions, "DROPPED_MAX", 2)
     for number in range(5):
         bench.stage(f"a{number}", 0, hold_ms=10)
     bench.wait(10)
@@ -276,7 +276,7 @@ def test_published_stages_get_offsets_and_time_in_the_order_of_tasks_and_numbers
 
 
 def test_many_stages_are_published_in_parts_that_each_happen_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_passes, "DEALT_MAX", 2)
+    monkeypatch.setattr(stage_decisions, "DEALT_MAX", 2)
     monkeypatch.setattr(staging, "CHUNK_STAGES", 2)
     for number in range(3):
         bench.stage("a", number)
@@ -347,7 +347,7 @@ def test_what_is_prepared_is_published_whatever_the_settings_say_by_then(make_be
 
 
 def test_an_aborted_try_leaves_nothing(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_passes, "DEALT_MAX", 2)
+    monkeypatch.setattr(stage_decisions, "DEALT_MAX", 2)
     for number in range(3):
         bench.stage("a", number)
     prepare(bench, 5, (0, "a", 3))
@@ -504,7 +504,7 @@ def test_a_note_that_may_not_be_one_is_refused_before_it_reaches_the_log(bench: 
 def test_a_manifest_is_bounded(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.stage("a", 0)
     bench.stage("b", 0, task=1)
-    monkeypatch.setattr(stage_passes, "PREPARED_MAX", 1)
+    monkeypatch.setattr(stage_decisions, "PREPARED_MAX", 1)
     assert isinstance(prepare(bench, 5, (0, "a", 1), (1, "b", 1)), Overloaded)
     monkeypatch.setattr(limits, "MANIFEST_STAGES_MAX", 1)
     assert isinstance(prepare(bench, 5, (0, "a", 1), (1, "b", 1)), ValidationError)

@@ -14,7 +14,6 @@ from lanner.testing.history import (
     DeadSeen,
     Ended,
     Event,
-    Fate,
     FloorSeen,
     Handed,
     History,
@@ -23,6 +22,7 @@ from lanner.testing.history import (
     ReadBack,
     Rules,
     Settled,
+    Status,
     Stored,
 )
 
@@ -43,23 +43,23 @@ class Story:
 
     def publish(self, offset: int, *values: str, priority: int = 4, **more: int) -> Story:
         return self.add(
-            lambda called, returned: Published(called, returned, Fate.OK, 0, offset, values, priority, **more)
+            lambda called, returned: Published(called, returned, Status.OK, 0, offset, values, priority, **more)
         )
 
     def lose_publish(self, *values: str) -> Story:
-        return self.add(lambda called, _: Published(called, None, Fate.UNKNOWN, 0, -1, values, 4))
+        return self.add(lambda called, _: Published(called, None, Status.UNKNOWN, 0, -1, values, 4))
 
     def poll(
         self, token: int, *messages: Handed, now_ms: int = 0, until_ms: int = 0, auto_ack: bool = False, **more: Any
     ) -> Story:
         return self.add(
             lambda called, returned: Polled(
-                called, returned, Fate.OK, GROUP, 0, messages, token, now_ms, until_ms, auto_ack=auto_ack, **more
+                called, returned, Status.OK, GROUP, 0, messages, token, now_ms, until_ms, auto_ack=auto_ack, **more
             )
         )
 
     def lose_poll(self, auto_ack: bool = False) -> Story:
-        return self.add(lambda called, _: Polled(called, None, Fate.UNKNOWN, GROUP, 0, auto_ack=auto_ack))
+        return self.add(lambda called, _: Polled(called, None, Status.UNKNOWN, GROUP, 0, auto_ack=auto_ack))
 
     def settle(
         self,
@@ -68,14 +68,14 @@ class Story:
         *offsets: int,
         now_ms: int = 0,
         until_ms: int = 0,
-        fate: Fate = Fate.OK,
+        status: Status = Status.OK,
         lost: bool = False,
     ) -> Story:
         return self.add(
             lambda called, returned: Settled(
                 called,
-                None if fate is Fate.UNKNOWN else returned,
-                fate,
+                None if status is Status.UNKNOWN else returned,
+                status,
                 GROUP,
                 0,
                 token,
@@ -87,10 +87,10 @@ class Story:
             )
         )
 
-    def administer(self, action: str, *offsets: int, fate: Fate = Fate.OK) -> Story:
+    def administer(self, action: str, *offsets: int, status: Status = Status.OK) -> Story:
         return self.add(
             lambda called, returned: Administered(
-                called, None if fate is Fate.UNKNOWN else returned, fate, GROUP, 0, action, offsets
+                called, None if status is Status.UNKNOWN else returned, status, GROUP, 0, action, offsets
             )
         )
 
@@ -141,7 +141,7 @@ def test_an_unknown_operation_may_have_happened_or_not() -> None:
     for took_effect in (False, True):
         story = Story().publish(0, "a").lose_publish("b")
         story.poll(5, handed(0, "a"), now_ms=100, until_ms=200)
-        story.settle("ack", 5, 0, fate=Fate.UNKNOWN).lose_poll().crash()
+        story.settle("ack", 5, 0, status=Status.UNKNOWN).lose_poll().crash()
         found = [stored(0, "a")]
         if took_effect:
             found.append(stored(1, "b"))
@@ -187,7 +187,7 @@ BREAKS: dict[str, Callable[[], Story]] = {
         .publish(0, "a")
         .poll(5, handed(0, "a"))
         .settle("ack", 5, 0)
-        .settle("ack", 5, 0, fate=Fate.FAILED, lost=True)
+        .settle("ack", 5, 0, status=Status.FAILED, lost=True)
     ),
     "message vanished": lambda: (
         Story().publish(0, "a", "b").poll(5, handed(0, "a")).settle("ack", 5, 0).end(stored(0, "a"), stored(1, "b"))
@@ -254,7 +254,7 @@ def test_deliveries_that_nobody_saw_and_that_were_given_back_or_may_have_been_ar
 
     released = story().settle("release", 6, 0, now_ms=210).poll(7, handed(0, "a", 2), now_ms=220, until_ms=300)
     assert released.add(dead).broken() == set()
-    assert story().settle("release", 6, 0, now_ms=210, fate=Fate.UNKNOWN).add(dead).broken() == set()
+    assert story().settle("release", 6, 0, now_ms=210, status=Status.UNKNOWN).add(dead).broken() == set()
     heard_again = story().poll(6, handed(0, "a", 2), now_ms=200, until_ms=300, repeated=True)
     assert heard_again.add(dead).broken() == set()
     assert story().administer("redrive", 0).add(dead).broken() == set()
@@ -282,7 +282,7 @@ def test_a_repeat_so_old_that_its_place_is_forgotten_proves_nothing() -> None:
 
 
 def test_a_refused_message_that_shows_is_unexpected() -> None:
-    story = Story().add(lambda called, returned: Published(called, returned, Fate.FAILED, 0, -1, ("a",), 4))
+    story = Story().add(lambda called, returned: Published(called, returned, Status.FAILED, 0, -1, ("a",), 4))
     assert story.end(stored(0, "a"), drained=False).broken() == {"unexpected message"}
 
 
@@ -361,7 +361,7 @@ def test_a_released_message_is_delivered_again_under_the_same_count() -> None:
 
 def test_a_settle_that_was_refused_changed_nothing() -> None:
     story = Story().publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
-    story.settle("ack", 5, 0, fate=Fate.FAILED)
+    story.settle("ack", 5, 0, status=Status.FAILED)
     assert story.end(stored(0, "a")).broken() == {"message vanished"}
 
 
@@ -370,17 +370,17 @@ def test_a_message_settled_in_two_ways_was_settled_by_nobody_the_second_time() -
     assert story.broken() == {"stale lease accepted"}
 
 
-@pytest.mark.parametrize("first", [Fate.OK, Fate.UNKNOWN])
+@pytest.mark.parametrize("first", [Status.OK, Status.UNKNOWN])
 @pytest.mark.parametrize("action", ["ack", "nack", "reject", "extend"])
-def test_the_same_settle_asked_again_gets_the_same_answer_and_has_no_other_effect(action: str, first: Fate) -> None:
-    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle(action, 5, 0, fate=first)
+def test_the_same_settle_asked_again_gets_the_same_answer_and_has_no_other_effect(action: str, first: Status) -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle(action, 5, 0, status=first)
     assert story.settle(action, 5, 0).broken() == set()
 
 
 @pytest.mark.parametrize("action", ["extend", "release"])
 def test_a_promise_that_ran_out_and_a_release_may_be_lost_when_they_are_asked_again(action: str) -> None:
     story = Story().publish(0, "a").poll(5, handed(0, "a")).settle(action, 5, 0)
-    assert story.settle(action, 5, 0, fate=Fate.FAILED, lost=True).broken() == set()
+    assert story.settle(action, 5, 0, status=Status.FAILED, lost=True).broken() == set()
 
 
 def test_a_nack_asked_again_does_not_touch_the_next_lease_but_an_ack_that_had_no_effect_is_stale() -> None:
@@ -388,7 +388,7 @@ def test_a_nack_asked_again_does_not_touch_the_next_lease_but_an_ack_that_had_no
     story.poll(6, handed(0, "a", 2), now_ms=150, until_ms=250)
     assert story.settle("nack", 5, 0).broken() == set()
     story = Story().publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
-    story.settle("ack", 5, 0, fate=Fate.UNKNOWN).poll(6, handed(0, "a", 2), now_ms=300, until_ms=350)
+    story.settle("ack", 5, 0, status=Status.UNKNOWN).poll(6, handed(0, "a", 2), now_ms=300, until_ms=350)
     assert story.settle("ack", 5, 0).broken() == {"stale lease accepted"}
 
 
@@ -409,15 +409,31 @@ def test_a_redrive_counts_from_the_beginning() -> None:
 
 
 def test_a_lost_redrive_may_have_revived_what_died_meanwhile() -> None:
-    story = Story().publish(0, "a").poll(5, handed(0, "a", 4)).administer("redrive", fate=Fate.UNKNOWN)
+    story = Story().publish(0, "a").poll(5, handed(0, "a", 4)).administer("redrive", status=Status.UNKNOWN)
     story.settle("reject", 5, 0).crash()
     assert story.poll(6, handed(0, "a", 1)).broken() == set()
 
 
 def test_a_redrive_may_revive_what_a_lost_reject_killed() -> None:
     story = Story().publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
-    story.settle("reject", 5, 0, fate=Fate.UNKNOWN).crash().administer("redrive")
+    story.settle("reject", 5, 0, status=Status.UNKNOWN).crash().administer("redrive")
     assert story.poll(6, handed(0, "a", 1), now_ms=300, until_ms=400).broken() == set()
+
+
+@pytest.mark.parametrize("discarded", [(), (0,)], ids=["all", "by offset"])
+def test_a_letter_may_be_discarded_before_its_publish_is_known(discarded: tuple[int, ...]) -> None:
+    story = Story().poll(0).lose_publish("a").lose_poll().administer("discard", *discarded)
+    assert story.publish(0, "a").end(stored(0, "a")).broken() == set()
+
+
+@pytest.mark.parametrize("discarded", [None, (1,)], ids=["none", "another"])
+def test_a_message_whose_publish_is_known_late_has_vanished_when_it_was_not_discarded(
+    discarded: tuple[int, ...] | None,
+) -> None:
+    story = Story().poll(0).lose_publish("a").lose_poll()
+    if discarded is not None:
+        story.administer("discard", *discarded)
+    assert story.publish(0, "a").end(stored(0, "a")).broken() == {"message vanished"}
 
 
 def test_a_discarded_letter_may_be_gone() -> None:
@@ -442,7 +458,7 @@ def test_a_settle_answered_after_the_next_lease_is_not_stale() -> None:
     called = story.at + 2
     story.at += 2
     story.poll(6, handed(0, "a", 2), now_ms=120, until_ms=220)
-    story.history.add(Settled(called, story.at + 2, Fate.OK, GROUP, 0, 5, (0,), "nack", 110, 110))
+    story.history.add(Settled(called, story.at + 2, Status.OK, GROUP, 0, 5, (0,), "nack", 110, 110))
     assert story.broken() == set()
 
 

@@ -160,12 +160,21 @@ def test_a_commit_that_is_on_one_disk_only(cluster: SimCluster) -> None:
     assert broken(lambda: cluster.witness.look(broker)) == "durability"
 
 
+def test_a_copy_that_is_not_open_again_counts_by_its_disk(cluster: SimCluster) -> None:
+    broker, node = follower_of(cluster)
+    record, last = record_of(cluster), node.durable_index
+    del broker.engine.replicas[CLUSTER_SET]
+    holds = cluster.witness._holds
+    assert holds(record, node.node_id, last)
+    assert not holds(record, node.node_id, last + 1), "that was never there"
+
+
 def test_a_commit_that_does_not_reach_into_the_own_term(cluster: SimCluster) -> None:
     broker, node = leader_of(cluster)
     node.tail.append(node.term, EntryKind.NORMAL, b"x")
     node.commit_index = node.last_index
     node.term += 1
-    sight = cluster.witness._sights[broker.number, CLUSTER_SET]
+    sight = cluster.witness._sights[broker.number][CLUSTER_SET]
     record_of(cluster).leaders[node.term] = node.node_id
     sight.term = node.term
     assert broken(lambda: cluster.witness.look(broker)) == "older term committed"

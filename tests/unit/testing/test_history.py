@@ -10,7 +10,6 @@ from lanner.testing.history import (
     Crashed,
     DeadSeen,
     Ended,
-    Fate,
     FloorSeen,
     Handed,
     History,
@@ -19,17 +18,18 @@ from lanner.testing.history import (
     ReadBack,
     Rules,
     Settled,
+    Status,
     Stored,
 )
 
 
 def one_of_each() -> History:
     history = History({3: Rules(max_deliveries=2, retention="acked")})
-    history.add(Published(1, 2, Fate.OK, 3, 0, ("a", "b"), 4, expires_at_ms=9, append_ms=5, size=80))
-    history.add(Published(2, None, Fate.UNKNOWN, 3, -1, ("c",), 4))
-    history.add(Polled(3, 4, Fate.OK, "g", 3, (Handed(0, "a", 4, 1), Handed(1, "b", 4, 1)), 7, 6, 8))
-    history.add(Settled(5, 6, Fate.OK, "g", 3, 7, (0, 1), "ack", decided_ms=6))
-    history.add(Administered(7, 8, Fate.FAILED, "g", 3, "seek", (1,)))
+    history.add(Published(1, 2, Status.OK, 3, 0, ("a", "b"), 4, expires_at_ms=9, append_ms=5, size=80))
+    history.add(Published(2, None, Status.UNKNOWN, 3, -1, ("c",), 4))
+    history.add(Polled(3, 4, Status.OK, "g", 3, (Handed(0, "a", 4, 1), Handed(1, "b", 4, 1)), 7, 6, 8))
+    history.add(Settled(5, 6, Status.OK, "g", 3, 7, (0, 1), "ack", decided_ms=6))
+    history.add(Administered(7, 8, Status.FAILED, "g", 3, "seek", (1,)))
     history.add(DeadSeen(9, 9, "g", 3, 1, 2, "rejected", "b"))
     history.add(FloorSeen(10, 10, "g", 3, 2, 4))
     history.add(ReadBack(11, 12, 3, (Stored(0, "a", 4),)))

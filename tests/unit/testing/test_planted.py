@@ -3,18 +3,18 @@ from __future__ import annotations
 import pytest
 
 from lanner.ledger import journal
-from lanner.partition.passes import Pass
+from lanner.partition.decision_builder import DecisionBuilder
 from lanner.testing.planted import PLANTS, catches, planted
 from lanner.testing.queue_model import Violation
 
 
 def test_a_bug_is_there_for_the_length_of_the_block_and_no_longer() -> None:
-    perform, settle = journal.perform, Pass.settle
+    perform, settle = journal.perform, DecisionBuilder.settle
     with planted("skipped-sync"):
         assert journal.perform is not perform
         with planted("stale-lease-accepted"):
-            assert Pass.settle is not settle
-        assert Pass.settle is settle
+            assert DecisionBuilder.settle is not settle
+        assert DecisionBuilder.settle is settle
     assert journal.perform is perform
 
 

@@ -149,9 +149,9 @@ def test_a_paused_broker_does_nothing_and_then_everything_that_waited() -> None:
 def test_a_broker_joins_and_gets_a_seat_that_nobody_had() -> None:
     cluster = founded()
     joined = Troubles(cluster).arrive("late")
-    cluster.run_until(lambda: joined.place is not None, 20_000, "no seat")
-    assert joined.place is not None
-    assert joined.place.seat.replica_id == 4
+    cluster.run_until(lambda: joined.record is not None, 20_000, "no seat")
+    assert joined.record is not None
+    assert joined.record.seat.replica_id == 4
     cluster.run_until(lambda: joined.node_id in cluster.members(), 20_000, "never a member")
 
 

@@ -17,6 +17,7 @@ from lanner.errors import (
     LocalProtocolError,
     MessageTooLarge,
     NotLeader,
+    NotSupported,
     Overloaded,
     ProtocolError,
     ServerError,
@@ -25,7 +26,7 @@ from lanner.errors import (
     UnsupportedVersion,
     catalogue,
 )
-from lanner.wire import administration, cluster, dead, messages, peers, staging
+from lanner.wire import administration, cluster, dead, members, messages, peers, staging
 from lanner.wire.connection import (
     ClientConnection,
     Failure,
@@ -199,6 +200,7 @@ def test_a_client_that_reached_something_else_says_what_it_expected() -> None:
 FOUNDER = peers.Founder("a", "n", {"native": "h:1"}, "rack")
 PLAN = cluster.PlanProgress(1, "drain", "n", "running", 1, 2, 3, 4, 5, 6, "why")
 BROKER = cluster.BrokerState("a", "n", "r", "active", {"native": "h:1"}, 1, 2, 3, "voter", True, PLAN)
+GRANTED = members.GrantedPartition("t", 2, 1, 5, False)
 SAMPLES: dict[type[Control], Control] = {
     messages.Empty: Empty(),
     messages.Metadata: messages.Metadata(["a"], True),
@@ -247,8 +249,57 @@ SAMPLES: dict[type[Control], Control] = {
     administration.RedriveDead: administration.RedriveDead("t", "g", 0, [1]),
     administration.DiscardDead: administration.DiscardDead("t", "g", 0, [1]),
     administration.CountReply: administration.CountReply(3),
-    messages.Glance: messages.Glance("g", "t"),
-    messages.Glanced: messages.Glanced(9),
+    members.JoinGroup: members.JoinGroup(
+        "g", "stream", "3f9a", ["t"], ["o*"], "sticky", "web-1", 9_000, "r", "c", b"o"
+    ),
+    members.MemberView: members.MemberView(1, 7, 3, 9_000, [GRANTED], [GRANTED], 150, True, "sticky"),
+    members.Heartbeat: members.Heartbeat("g", "3f9a", 1, 7, [GRANTED], 2_000),
+    members.LeaveGroup: members.LeaveGroup("g", "3f9a", "stalled"),
+    members.ClaimPartitions: members.ClaimPartitions("t", "g", "3f9a", 1, 7, 2, [0, 1], "latest"),
+    members.ClaimedPartitions: members.ClaimedPartitions([members.ClaimedPartition(0, 0, 5, True, b"m", 3)]),
+    members.MakeGroup: members.MakeGroup("t", "g", "queue", "latest"),
+    members.AlterGroup: members.AlterGroup("g", "sticky", 9_000, 60_000),
+    members.GroupAltered: members.GroupAltered(1, 8),
+    members.EvictMember: members.EvictMember("g", "3f9a", "broken"),
+    members.ListMembers: members.ListMembers("g", 5, 10),
+    members.GroupMembers: members.GroupMembers(
+        "g",
+        1,
+        "stream",
+        "sticky",
+        7,
+        9_000,
+        60_000,
+        "handing over",
+        1,
+        0,
+        [
+            members.MemberState(
+                "3f9a",
+                3,
+                "web-1",
+                "c",
+                "native",
+                "r",
+                9_000,
+                1,
+                2,
+                [members.PartitionRange("t", 0, 3)],
+                [members.HandOver("t", 4, "77c1", 1_200)],
+            )
+        ],
+        [members.RebalanceState(1, "77c1 joined", 2, 8, 310)],
+        3,
+        8,
+    ),
+    members.ListClients: members.ListClients("g", ("n", 3), 10),
+    members.ClientList: members.ClientList(
+        [members.ClientState("n", "a", 3, "native", "h:1", "c", 1, 2, [members.ClientUse("g", "t", "m", "", 5, 9)])],
+        ("n", 3),
+        ["b"],
+    ),
+    messages.BestPriority: messages.BestPriority("g", "t"),
+    messages.BestPriorityFound: messages.BestPriorityFound(9),
     cluster.DescribeCluster: cluster.DescribeCluster(),
     cluster.ClusterDescription: cluster.ClusterDescription("c", "n", 1, 2, 3, 4, 0, [BROKER], [PLAN]),
     cluster.DescribePartitions: cluster.DescribePartitions("t"),
@@ -431,6 +482,17 @@ def test_details_that_cannot_travel_are_left_behind_but_the_error_arrives(detail
 def test_objects_in_details_travel_as_text() -> None:
     reply = error_reply(NotLeader("ask the other", leader=State.OPEN))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(reply, enc_hook=str))[2] == {"leader": "open"}
+
+
+def test_a_command_that_a_broker_of_an_older_release_does_not_know_is_not_supported_there() -> None:
+    client, server = open_pair()
+    correlation = client.request(Command.JOIN_GROUP, members.JoinGroup("g", "queue", "m", ["t"]))
+    asked = sent(client)
+    server.receive(frame(0x3F, asked[13:], correlation=correlation))  # so it looks to one that does not know 0x34
+    [failure] = client.receive(sent(server))
+    assert isinstance(failure, Failure) and failure.correlation == correlation
+    assert isinstance(failure.error, NotSupported) and "older release, which has no JOIN_GROUP" in str(failure.error)
+    assert "lanner cluster upgrade" in str(failure.error) and not failure.error.retryable
 
 
 def test_details_of_a_peer_cannot_pose_as_arguments() -> None:
@@ -700,12 +762,10 @@ def test_a_call_of_the_sender_itself_names_nobody() -> None:
 def test_an_envelope_with_something_else_in_it_is_refused_alone(
     envelope: peers.Forward, bulk: list[bytes], match: str
 ) -> None:
-    client, server = open_pair()
-    correlation = client.request(Command.PING, Empty())
-    client.take_outgoing()
-    assert server.receive(b"".join(encode_frame(Command.FORWARD, correlation, envelope, bulk))) == []
+    _, server = open_pair()
+    assert server.receive(b"".join(encode_frame(Command.FORWARD, 7, envelope, bulk))) == []
     assert not server.is_closed
-    [failure] = client.receive(b"".join(server.take_outgoing()))
-    assert isinstance(failure, Failure)
+    [(correlation, error)] = errors_in(sent(server))
+    assert correlation == 7
     with pytest.raises(ProtocolError, match=match):
-        raise failure.error
+        raise error

@@ -185,6 +185,11 @@ def test_an_unexpected_command_is_refused_at_its_first_byte() -> None:
         FrameReader(100, expected=HELLO_ONLY).feed(b"G")
 
 
+def test_the_first_byte_of_grpc_is_told_apart() -> None:
+    with pytest.raises(ProtocolError, match=r"0x00.*address of gRPC\?"):
+        FrameReader(100, expected=HELLO_ONLY).feed(b"\0\0\x18\x04")
+
+
 def test_an_unexpected_command_in_a_whole_frame_is_refused() -> None:
     with pytest.raises(ProtocolError, match="0x10: expected HELLO"):
         FrameReader(100, expected=HELLO_ONLY).feed(whole())

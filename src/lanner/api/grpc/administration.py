@@ -1,4 +1,4 @@
-"""Topics, groups, dead letters and the cluster."""
+"""Topics, groups and dead letters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
 from lanner.api.grpc.methods import Caller, Method, unary
-from lanner.api.grpc.shapes import bounded, dead_letter, text_settings, topic_settings
+from lanner.api.grpc.shapes import bounded, dead_letter, shaped, text_settings, topic_settings
 from lanner.errors import ValidationError
 from lanner.model import check_name
 from lanner.wire.administration import (
@@ -24,7 +24,7 @@ from lanner.wire.administration import (
     RedriveDead,
     TopicDescription,
 )
-from lanner.wire.cluster import DescribeCluster
+from lanner.wire.messages import Offsets
 
 
 class Administration:
@@ -43,10 +43,10 @@ class Administration:
             "DeleteTopic": unary(shapes.DeleteTopicRequest, self.delete_topic),
             "DescribeTopic": unary(shapes.DescribeTopicRequest, self.describe_topic),
             "ListTopics": unary(shapes.ListTopicsRequest, self.list_topics),
+            "Offsets": unary(shapes.OffsetsRequest, self.offsets),
             "ListGroups": unary(shapes.ListGroupsRequest, self.list_groups),
             "DescribeGroup": unary(shapes.DescribeGroupRequest, self.describe_group),
             "DropGroup": unary(shapes.DropGroupRequest, self.drop_group),
-            "DescribeCluster": unary(shapes.DescribeClusterRequest, self.describe_cluster),
         }
 
     # ------------------------------------------------------------------ dead letters
@@ -97,6 +97,16 @@ class Administration:
     async def list_topics(self, asked: shapes.ListTopicsRequest, caller: Caller) -> shapes.ListTopicsResponse:
         return shapes.ListTopicsResponse(topics=(await self._backing.ask(ListTopics())).names)
 
+    async def offsets(self, asked: shapes.OffsetsRequest, caller: Caller) -> shapes.OffsetsResponse:
+        time_ms = asked.time_ms if asked.HasField("time_ms") else -1
+        found = await self._backing.ask(bounded(Offsets(check_name(asked.topic, "topic"), time_ms)))
+        return shapes.OffsetsResponse(
+            partitions=[
+                shaped(shapes.OffsetsOfPartition, one, at_time=None if one.at_time < 0 else one.at_time)
+                for one in found.partitions
+            ]
+        )
+
     # ------------------------------------------------------------------ groups
 
     async def list_groups(self, asked: shapes.ListGroupsRequest, caller: Caller) -> shapes.ListGroupsResponse:
@@ -106,52 +116,12 @@ class Administration:
     async def describe_group(self, asked: shapes.DescribeGroupRequest, caller: Caller) -> shapes.Group:
         call = DescribeGroup(check_name(asked.topic, "topic"), check_name(asked.group, "group"))
         found = await self._backing.ask(call)
-        partitions = [
-            shapes.GroupPartition(
-                partition=part.partition,
-                offset=part.offset,
-                lag=part.lag,
-                ready=part.ready,
-                leased=part.leased,
-                waiting=part.waiting,
-                dead=part.dead,
-                oldest_age_ms=part.oldest_age_ms,
-                depth=part.depth,
-            )
-            for part in found.partitions
-        ]
-        return shapes.Group(topic=found.topic, group=found.group, kind=found.kind, partitions=partitions)
+        partitions = [shaped(shapes.GroupPartition, part) for part in found.partitions]
+        return shaped(shapes.Group, found, partitions=partitions)
 
     async def drop_group(self, asked: shapes.DropGroupRequest, caller: Caller) -> shapes.DropGroupResponse:
         await self._backing.ask(DropGroup(check_name(asked.topic, "topic"), check_name(asked.group, "group")))
         return shapes.DropGroupResponse()
-
-    # ------------------------------------------------------------------ the cluster
-
-    async def describe_cluster(self, asked: shapes.DescribeClusterRequest, caller: Caller) -> shapes.Cluster:
-        found = await self._backing.ask(DescribeCluster())
-        return shapes.Cluster(
-            id=found.cluster_id,
-            metadata_leader=found.metadata_leader,
-            feature_level=found.feature_level,
-            topics=found.topics,
-            partitions=found.partitions,
-            replicas=found.replicas,
-            replicas_missing=found.replicas_missing,
-            brokers=[
-                shapes.Broker(
-                    id=one.node_id,
-                    name=one.name,
-                    rack=one.rack,
-                    state=one.state,
-                    addresses=one.addresses,
-                    replicas=one.replicas,
-                    leads=one.leads,
-                    alive=one.alive,
-                )
-                for one in found.brokers
-            ],
-        )
 
 
 def _chosen(asked: shapes.DeadLetterChoice) -> tuple[int | None, list[int] | None]:
@@ -165,17 +135,5 @@ def _chosen(asked: shapes.DeadLetterChoice) -> tuple[int | None, list[int] | Non
 
 
 def _topic(found: TopicDescription) -> shapes.Topic:
-    partitions = [
-        shapes.Partition(
-            id=part.id,
-            leader=part.leader,
-            first_offset=part.first_offset,
-            end_offset=part.end_offset,
-            bytes=part.bytes,
-            depth=part.depth,
-        )
-        for part in found.partitions
-    ]
-    return shapes.Topic(
-        name=found.name, incarnation=found.incarnation, settings=text_settings(found.settings), partitions=partitions
-    )
+    partitions = [shaped(shapes.Partition, part) for part in found.partitions]
+    return shaped(shapes.Topic, found, settings=text_settings(found.settings), partitions=partitions)

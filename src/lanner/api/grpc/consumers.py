@@ -1,8 +1,8 @@
-"""Queue's consumers that connected to this broker: which group each reads for.
+"""Queue's consumers that connected to this broker: which group each reads for, and as which member.
 
 Queue's calls name a consumer and not its group, so the door remembers what Connect said. It is remembered here only: a
-consumer that goes on at another broker connects there as well. Nothing else hangs on it. Groups, leases and acks are in
-the partitions' logs, and every consumer may receive from every partition of its topics.
+consumer that goes on at another broker connects there as well. Nothing else hangs on it. Members, leases and acks are
+in the logs of the metadata and of the partitions.
 
 When there are too many, the one that was silent for the longest is forgotten.
 """
@@ -10,11 +10,11 @@ When there are too many, the one that was silent for the longest is forgotten.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lanner import limits
 from lanner.errors import NotFoundError
+from lanner.wire.members import MemberView
 
 
 @dataclass(slots=True)
@@ -25,6 +25,17 @@ class Consumer:
     group: str
     topics: tuple[str, ...]
     heard_ms: int
+    member_id: str = ""  # empty: the cluster's feature level knows no members yet
+    number: int = 0  # of the group, and
+    generation: int = 0  # of the latest view
+    shared: bool = True  # every consumer may receive from every partition
+    held: frozenset[tuple[str, int]] = frozenset()  # topics and partitions that are this consumer's
+
+    def see(self, view: MemberView) -> None:
+        """Take a view, if it is not older than the one before."""
+        if view.news and (view.number, view.generation) >= (self.number, self.generation):
+            self.number, self.generation, self.shared = view.number, view.generation, view.shared
+            self.held = frozenset((one.topic, one.partition) for one in view.held)
 
 
 class Consumers:
@@ -34,13 +45,20 @@ class Consumers:
         self._count_max = count_max
         self._known: OrderedDict[str, Consumer] = OrderedDict()
 
-    def connect(self, consumer_id: str, group: str, topics: Sequence[str], now_ms: int) -> Consumer:
+    def connect(self, consumer: Consumer) -> None:
         """Remember a consumer; the latest word of it counts."""
-        consumer = self._known[consumer_id] = Consumer(consumer_id, group, tuple(topics), now_ms)
-        self._known.move_to_end(consumer_id)
+        self._known[consumer.id] = consumer
+        self._known.move_to_end(consumer.id)
         if len(self._known) > self._count_max:
             self._known.popitem(last=False)
-        return consumer
+
+    def find(self, consumer_id: str) -> Consumer | None:
+        return self._known.get(consumer_id)
+
+    def forget(self, consumer: Consumer) -> None:
+        """It is no member any more; unless it has connected anew meanwhile."""
+        if self._known.get(consumer.id) is consumer:
+            del self._known[consumer.id]
 
     def heard(self, consumer_id: str, now_ms: int) -> Consumer:
         """A consumer that calls."""

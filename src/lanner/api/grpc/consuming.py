@@ -8,20 +8,26 @@ meanwhile is what fits between the two.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
+
+from msgspec.structs import replace
 
 from lanner import limits
 from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
 from lanner.api.grpc.methods import Caller, Method, sending, unary
-from lanner.api.grpc.shapes import bounded, leased, peeked, settled
-from lanner.broker.desks.unpacking import Handed
+from lanner.api.grpc.shapes import bounded, fetched, leased, message, settled, start_of
+from lanner.api.reading import FETCH_BYTES
+from lanner.api.settling import settle
 from lanner.errors import TopicNotFound, ValidationError, from_wire
-from lanner.model import check_name
+from lanner.forwarding.delivery import raw_bytes
+from lanner.forwarding.unpacking import Handed
+from lanner.model import check_name, parse_priority
 from lanner.wire.administration import Seek
-from lanner.wire.messages import Commit, Committed, Peek, Poll, Settle, SettleItem, SettleKind
+from lanner.wire.messages import Commit, Committed, Fetch, Peek, Poll, Settle, SettledItem, SettleItem, SettleKind
 
+_FETCH_MESSAGES: Final = 100
 _SUBSCRIPTION_MESSAGES: Final = 100
 _SUBSCRIPTION_WAIT_MS: Final = 30_000
 
@@ -42,6 +48,7 @@ class Consuming:
             "Extend": unary(shapes.ExtendRequest, self.extend),
             "Reject": unary(shapes.RejectRequest, self.reject),
             "Peek": unary(shapes.PeekRequest, self.peek),
+            "Fetch": unary(shapes.FetchRequest, self.fetch),
             "Commit": unary(shapes.CommitRequest, self.commit),
             "Committed": unary(shapes.CommittedRequest, self.committed),
             "Seek": unary(shapes.SeekRequest, self.seek),
@@ -57,24 +64,23 @@ class Consuming:
             await self._hand_over(self._poll(asked, count, wait_ms), caller, empty=False)
 
     def _poll(self, asked: shapes.ReceiveMessagesRequest | shapes.SubscribeRequest, count: int, wait_ms: int) -> Poll:
-        start = asked.start or "earliest"
-        if start not in ("earliest", "latest"):
-            raise ValidationError(f"start is {start[:80]!r}: give earliest or latest", field="start")
-        return bounded(
-            Poll(
-                check_name(asked.group, "group"),
-                check_name(asked.topic, "topic"),
-                self._member,
-                -1,
-                list(asked.partitions) or None,
-                count,
-                asked.max_bytes or limits.MIB,
-                wait_ms,
-                asked.lease_ms or -1,
-                asked.auto_ack,
-                start,
-            )
+        call = Poll(
+            check_name(asked.group, "group"),
+            check_name(asked.topic, "topic"),
+            self._backing.member(self._member),
+            -1,
+            list(asked.partitions) or None,
+            count,
+            asked.max_bytes or limits.MIB,
+            wait_ms,
+            asked.lease_ms or -1,
+            asked.auto_ack,
+            start_of(asked.start),
+            member_id=asked.member_id,
         )
+        if isinstance(asked, shapes.ReceiveMessagesRequest):
+            call = replace(call, number=asked.number, generation=asked.generation)
+        return bounded(call)
 
     async def _hand_over(self, poll: Poll, caller: Caller, *, empty: bool = True) -> None:
         """Lease messages and send them; `empty`: say so when there are none."""
@@ -98,39 +104,41 @@ class Consuming:
     # ------------------------------------------------------------------ settles
 
     async def ack(self, asked: shapes.AckRequest, caller: Caller) -> shapes.SettleResponse:
-        return await self._settle(asked.topic, asked.group, asked.leases, SettleKind.ACK)
+        return await self._settle(asked, SettleKind.ACK)
 
     async def nack(self, asked: shapes.NackRequest, caller: Caller) -> shapes.SettleResponse:
         delay_ms = asked.delay_ms if asked.HasField("delay_ms") else -1
-        return await self._settle(asked.topic, asked.group, asked.leases, SettleKind.NACK, delay_ms, asked.reason)
+        return await self._settle(asked, SettleKind.NACK, delay_ms, asked.reason)
 
     async def extend(self, asked: shapes.ExtendRequest, caller: Caller) -> shapes.SettleResponse:
-        return await self._settle(asked.topic, asked.group, asked.leases, SettleKind.EXTEND, asked.lease_ms or -1)
+        return await self._settle(asked, SettleKind.EXTEND, asked.lease_ms or -1)
 
     async def reject(self, asked: shapes.RejectRequest, caller: Caller) -> shapes.SettleResponse:
-        return await self._settle(asked.topic, asked.group, asked.leases, SettleKind.REJECT, reason=asked.reason)
+        return await self._settle(asked, SettleKind.REJECT, reason=asked.reason)
 
     async def _settle(
         self,
-        topic: str,
-        group: str,
-        leases: Sequence[shapes.Lease],
+        asked: shapes.AckRequest | shapes.NackRequest | shapes.ExtendRequest | shapes.RejectRequest,
         kind: SettleKind,
         delay_ms: int = -1,
         reason: str = "",
     ) -> shapes.SettleResponse:
         items = [
             SettleItem(one.partition, one.token, one.offset, one.count or 1, int(kind), delay_ms, reason)
-            for one in leases
+            for one in asked.leases
         ]
-        call = bounded(Settle(check_name(group, "group"), check_name(topic, "topic"), items))
-        results = (await self._backing.ask(call)).items
+        group, topic = check_name(asked.group, "group"), check_name(asked.topic, "topic")
+
+        async def ask(ranges: list[SettleItem]) -> list[SettledItem]:
+            return (await self._backing.ask(bounded(Settle(group, topic, ranges, asked.member_id)))).items
+
+        results = await settle(items, ask)
         return shapes.SettleResponse(
             settled=sum(result.count for result in results),
             failed=sum(result.code != 0 for result in results),
             leases=[
                 settled(lease, result, from_wire(result.code, "").name if result.code else "")
-                for lease, result in zip(leases, results, strict=True)
+                for lease, result in zip(asked.leases, results, strict=True)
             ],
         )
 
@@ -147,28 +155,64 @@ class Consuming:
             after=(after.priority, after.partition, after.offset) if asked.HasField("after") else None,
         )
         found = await self._backing.ask(bounded(call))
-        response = shapes.PeekResponse(messages=[peeked(asked.topic, one) for one in found.messages])
+        response = shapes.PeekResponse(messages=[message(one.of_topic(asked.topic)) for one in found.messages])
         if found.next is not None:
             priority, partition, offset = found.next
             response.next.CopyFrom(shapes.PeekPlace(priority=priority, partition=partition, offset=offset))
         return response
 
+    async def fetch(self, asked: shapes.FetchRequest, caller: Caller) -> shapes.FetchResponse:
+        count = asked.max_messages or _FETCH_MESSAGES
+        if count > limits.LIST_ITEMS_MAX:
+            raise ValidationError(f"max_messages is {count}: at most {limits.LIST_ITEMS_MAX}", field="max_messages")
+        lanes = 0
+        for priority in asked.priorities:
+            lanes |= 1 << parse_priority(priority)
+        call = Fetch(
+            check_name(asked.topic, "topic"),
+            asked.partition,
+            asked.offset,
+            FETCH_BYTES,
+            caller.wait_ms(asked.wait_ms),
+            lanes=lanes,
+        )
+        if asked.member_id:
+            group = check_name(asked.group, "group")
+            number, generation = await self._backing.seen_by(group, asked.member_id, asked.number, asked.generation)
+            call = replace(call, group=group, member_id=asked.member_id, number=number, generation=generation)
+        call = bounded(call)
+        found = await self._backing.ask_with_bulk(call)
+        return await self._backing.made(lambda: fetched(call, found, count), sum(map(raw_bytes, found.bulk)))
+
     async def commit(self, asked: shapes.CommitRequest, caller: Caller) -> shapes.CommitResponse:
-        if bool(asked.reader) != asked.HasField("sequence"):
+        reader = asked.reader
+        if asked.member_id:
+            if reader or not asked.generation:
+                field = "reader" if reader else "generation"
+                raise ValidationError("a member commits by member_id and generation, without a reader", field=field)
+            reader = asked.member_id if asked.HasField("sequence") else ""
+        if bool(reader) != asked.HasField("sequence"):
             raise ValidationError("give both reader and sequence, or neither", field="sequence")
         call = Commit(
             check_name(asked.group, "group"),
             check_name(asked.topic, "topic"),
             dict(asked.offsets),
-            asked.reader,
-            asked.sequence if asked.reader else -1,
+            reader,
+            asked.sequence if reader else -1,
+            metadata=dict(asked.metadata),
         )
+        if asked.member_id:
+            number, generation = await self._backing.seen_by(
+                call.group, asked.member_id, asked.number, asked.generation
+            )
+            call = replace(call, member_id=asked.member_id, number=number, generation=generation)
         await self._backing.ask(bounded(call))
         return shapes.CommitResponse()
 
     async def committed(self, asked: shapes.CommittedRequest, caller: Caller) -> shapes.CommittedResponse:
         call = Committed(check_name(asked.group, "group"), check_name(asked.topic, "topic"))
-        return shapes.CommittedResponse(offsets=(await self._backing.ask(call)).offsets)
+        found = await self._backing.ask(call)
+        return shapes.CommittedResponse(offsets=found.offsets, metadata=found.metadata)
 
     async def seek(self, asked: shapes.SeekRequest, caller: Caller) -> shapes.SeekResponse:
         to = asked.WhichOneof("to")
@@ -182,6 +226,7 @@ class Consuming:
             dict(asked.offsets.offsets) if to == "offsets" else None,
             asked.time_ms if to == "time_ms" else None,
             asked.place if to == "place" else None,
+            force=asked.force,
         )
         await self._backing.ask(bounded(call))
         return shapes.SeekResponse()

@@ -17,35 +17,48 @@ from lanner import limits
 from lanner.api.grpc import health, queue_service
 from lanner.api.grpc.administration import Administration
 from lanner.api.grpc.backing import Backing
+from lanner.api.grpc.cluster import Cluster
 from lanner.api.grpc.consuming import Consuming
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2
 from lanner.api.grpc.health import Health
+from lanner.api.grpc.members import Members
 from lanner.api.grpc.methods import Arrivals, Method, MethodTable
 from lanner.api.grpc.publishing import Publishing
 from lanner.api.grpc.queue_service import QueueService
+from lanner.api.grpc.seen_clients import SeenClients
+from lanner.net.clients import Clients
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from lanner.broker.service import Service
+    from lanner.api.ports import Service
 
 LANNER: Final = queue_pb2.DESCRIPTOR.services_by_name["Queue"].full_name
 _HANDSHAKE_MS: Final = 10_000
+_KEEPALIVE_MS: Final = 10_000
 _METADATA_BYTES_MAX: Final = 16 * limits.KIB
 
 
 def lanner_methods(backing: Backing) -> dict[str, Method]:
     """The methods of `lanner.v1.Queue`."""
-    parts = (Publishing(backing), Consuming(backing), Administration(backing))
+    parts = (Publishing(backing), Consuming(backing), Members(backing), Administration(backing), Cluster(backing))
     return {name: method for part in parts for name, method in part.methods().items()}
 
 
 class GrpcDoor:
     """Listens for gRPC and serves Queue's and Lanner's services over it."""
 
-    def __init__(self, service: Service, *, unfinished: Unfinished | None = None, seats: Seats | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        unfinished: Unfinished | None = None,
+        seats: Seats | None = None,
+        clients: Clients | None = None,
+    ) -> None:
         self._backing = Backing(service)
-        self._arrivals = Arrivals(Unfinished() if unfinished is None else unfinished)
+        self._seen = SeenClients(Clients() if clients is None else clients)
+        self._arrivals = Arrivals(Unfinished() if unfinished is None else unfinished, self._seen)
         self._seats = Seats() if seats is None else seats
         self._server: grpc.aio.Server | None = None
         self._health = Health(self._backing, (queue_service.SERVICE, LANNER))
@@ -74,13 +87,18 @@ class GrpcDoor:
         return host, port
 
     async def stop(self, drain_ms: int = 5_000) -> None:
-        """Take no new call, finish those in hand, close."""
+        """End the streams, refuse new ones, finish the calls in hand, close."""
         if self._server is None:
             return
         server, self._server = self._server, None
         self._health.stopping.set()
         self._arrivals.stop()
-        await server.stop(drain_ms / 1_000)
+        clock = asyncio.get_running_loop().time
+        ends = clock() + drain_ms / 1_000
+        if self._seen:
+            await self._arrivals.finish(drain_ms / 1_000)
+        await server.stop(max(0.0, ends - clock()))
+        self._seen.stop()
 
 
 def _options(connections_max: int) -> list[tuple[str, int]]:
@@ -92,6 +110,9 @@ def _options(connections_max: int) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", limits.GRPC_CALLS_PER_CONNECTION_MAX),
         ("grpc.max_allowed_incoming_connections", connections_max),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        # A member is heard of while its subscription is open: so a client that cannot be reached must be noticed.
+        ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
     ]
 
 

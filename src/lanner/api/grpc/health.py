@@ -9,7 +9,7 @@ from typing import Final
 from grpc_health.v1 import health_pb2
 
 from lanner.api.grpc.backing import Backing
-from lanner.api.grpc.methods import Caller, Method, sending, unary
+from lanner.api.grpc.methods import Caller, Method, sending, stops, unary
 from lanner.errors import NotFoundError
 
 SERVICE: Final = "grpc.health.v1.Health"
@@ -36,7 +36,7 @@ class Health:
         return self._state()
 
     async def watch(self, asked: health_pb2.HealthCheckRequest, caller: Caller) -> None:
-        """The state now, and again whenever it has changed."""
+        """The state now, and again whenever it has changed, until the broker stops."""
         said = None
         if asked.service not in self._known:
             said = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
@@ -51,6 +51,7 @@ class Health:
                     await self.stopping.wait()
             except TimeoutError:
                 continue
+        raise stops()
 
     def _state(self) -> health_pb2.HealthCheckResponse:
         kinds = health_pb2.HealthCheckResponse

@@ -3,11 +3,17 @@
 To gRPC all methods are streams, which on the wire is the same: so a request is read when the door asks for it, and not
 before, and a handler that sends its answer itself hears whether it was taken. A request that does not arrive at once
 counts among all that is not whole yet (`unfinished`). How much of it is there cannot be known here, so it counts as if
-it were all there.
+it were all there. A stream may be silent for as long as it likes, and whether it is, or has sent half a request, cannot
+be known either. So there are as many streams as the budget has shares, and most of them must be between two requests
+for the budget to hold.
 
 A handler takes a request, or an iterator of them, and a `Caller`; it returns a response, or sends several. An error of
 the catalogue that it raises ends the call with its status; anything else is a fault of ours. A caller that has gone, or
 whose deadline is over, cancels the handler wherever it waits.
+
+gRPC itself ends what reaches it while it shuts down as CANCELLED, which tells a client nothing. So before it does, the
+door goes on for a moment with calls that were on their way, and for as long as it may with those in hand: what is
+refused is refused by a handler, with the reason.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 import grpc
@@ -22,11 +29,15 @@ from google.protobuf.message import DecodeError, Message
 
 from lanner import limits
 from lanner.api.grpc.problems import problem_of
+from lanner.api.grpc.seen_clients import CONNECTION, SeenClients
 from lanner.errors import LannerError, Overloaded, ServerError, ServiceUnavailable, ValidationError
+from lanner.net.clients import Clients
 from lanner.net.unfinished import Part, Unfinished
 
 _log: Final = logging.getLogger("lanner.api.grpc")
 _COUNTED_AFTER_SECONDS: Final = 0.25  # a request that takes longer to arrive counts as unfinished
+_STREAM_SHARE_BYTES: Final = limits.MIB  # of the budget for what is not whole: a stream may hold eight times as much
+_ON_ITS_WAY_SECONDS: Final = 0.2  # so long after a broker began to stop a call may still come that was made before
 
 RequestT = TypeVar("RequestT", bound=Message)
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -44,6 +55,8 @@ class Caller:
 
     def wait_ms(self, wanted: int) -> int:
         """How long to wait, so that the answer is there before the caller's deadline."""
+        if wanted > limits.POLL_WAIT_MS_MAX:
+            raise ValidationError(f"wait_ms is {wanted}: at most {limits.POLL_WAIT_MS_MAX}", field="wait_ms")
         left: float | None = self._context.time_remaining()
         return wanted if left is None else max(0, min(wanted, round(left * 1_000) - limits.GRPC_ANSWER_MS))
 
@@ -74,17 +87,40 @@ class _Reading:
 class Arrivals:
     """The requests of a door that are on their way."""
 
-    def __init__(self, unfinished: Unfinished) -> None:
+    def __init__(self, unfinished: Unfinished, seen: SeenClients | None = None) -> None:
         self._unfinished = unfinished
+        self.streams_max = min(limits.GRPC_STREAMS_MAX, unfinished.bytes_max // _STREAM_SHARE_BYTES)
+        self.seen = SeenClients(Clients()) if seen is None else seen  # who calls
         self._idle: set[_Reading] = set()  # streams that wait for their callers
         self._streams = 0
         self._stopping = False
+        self._in_hand = 0
+        self._nothing_in_hand = asyncio.Event()
+        self._nothing_in_hand.set()
+
+    def begin(self) -> None:
+        """A call is taken in hand."""
+        self._in_hand += 1
+        self._nothing_in_hand.clear()
+
+    def end(self) -> None:
+        """Its handler has ended."""
+        self._in_hand -= 1
+        if not self._in_hand:
+            self._nothing_in_hand.set()
 
     def stop(self) -> None:
         """Wait no longer for the next request of a stream."""
         self._stopping = True
         for reading in tuple(self._idle):
-            reading.end(_stops())
+            reading.end(stops())
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for calls that were on their way and those in hand, for so long at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await asyncio.sleep(_ON_ITS_WAY_SECONDS)
+                await self._nothing_in_hand.wait()
 
     async def only(self, kind: type[RequestT], context: Context) -> RequestT:
         """The request of a call that has one."""
@@ -106,8 +142,11 @@ class Arrivals:
 
     async def stream(self, kind: type[RequestT], context: Context) -> AsyncIterator[RequestT]:
         """The requests of a stream, until its caller ends it or the broker stops."""
-        if self._streams >= limits.GRPC_STREAMS_MAX:
-            raise Overloaded(f"{self._streams} streams of requests are open here, and there may be no more")
+        if self._streams >= self.streams_max:
+            raise Overloaded(
+                f"{self._streams} streams of requests are open here, and there may be no more: one for each MiB of "
+                "unfinished_bytes_max"
+            )
         self._streams += 1
         try:
             while (data := await self._next(context)) is not None:
@@ -117,7 +156,7 @@ class Arrivals:
 
     async def _next(self, context: Context) -> bytes | None:
         if self._stopping:
-            raise _stops()
+            raise stops()
         reading = _Reading()
         self._idle.add(reading)
         try:
@@ -173,11 +212,17 @@ class MethodTable(grpc.GenericRpcHandler):
 
 def _handler(method: Method, arrivals: Arrivals) -> grpc.RpcMethodHandler[bytes, bytes]:
     async def serve(_: object, context: Context) -> bytes | None:
+        client = arrivals.seen.begin(context.peer(), context.invocation_metadata() or ())
+        CONNECTION.set(client)
+        arrivals.begin()
         try:
             return await method.run(arrivals, context)
         except Exception as error:
             await _end(context, error)
             return None
+        finally:
+            arrivals.end()
+            arrivals.seen.end(client)
 
     if method.sends:
         return grpc.stream_stream_rpc_method_handler(serve)
@@ -203,7 +248,8 @@ def _parsed(kind: type[RequestT], data: bytes) -> RequestT:
         raise ValidationError(f"the request is no {kind.DESCRIPTOR.full_name}") from None
 
 
-def _stops() -> ServiceUnavailable:
+def stops() -> ServiceUnavailable:
+    """What a stream ends with when its broker stops."""
     return ServiceUnavailable("the broker stops: open the stream again at another one")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from lanner.api.deduplication import check_key, dedup_ids
+from lanner.api.deduplication import check_key, dedup_ids, refuse_other_messages
 from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
 from lanner.api.grpc.methods import Caller, Method, streaming, unary
 from lanner.api.grpc.shapes import new_message
-from lanner.broker.desks.calls import NewMessage, Stored
 from lanner.errors import TopicNotFound
+from lanner.forwarding.values import NewMessage, Stored
 from lanner.model import check_name
 from lanner.net.clock import now_ms
 
@@ -29,22 +29,24 @@ class Publishing:
 
     async def publish(self, asked: shapes.PublishRequest, caller: Caller) -> shapes.PublishResponse:
         topic, now = check_name(asked.topic, "topic"), now_ms()
-        messages = [new_message(shape, f"messages[{place}]", now) for place, shape in enumerate(asked.messages)]
+        messages = [new_message(shape, place, now) for place, shape in enumerate(asked.messages)]
         key = check_key(asked.idempotency_key.encode(), "idempotency_key") if asked.idempotency_key else b""
         kinds = [(shape.delay_ms, shape.ttl_ms) for shape in asked.messages] if key else None
-        stored = await self._publish(topic, list(dedup_ids(key, messages, kinds)))
-        return shapes.PublishResponse(
-            messages=[
-                shapes.StoredMessage(
-                    id=f"{topic}/{one.partition}/{one.offset}",
-                    partition=one.partition,
-                    offset=one.offset,
-                    timestamp_ms=one.append_ms,
-                    duplicate=one.duplicate,
-                )
-                for one in stored
-            ]
-        )
+        marked = list(dedup_ids(key, messages, kinds))
+        stored = await self._publish(topic, marked)
+        if key:
+            await refuse_other_messages(self._backing.ask_with_bulk, topic, marked, stored)
+        response = shapes.PublishResponse()
+        add = response.messages.add  # a list of messages would be copied one by one
+        for partition, offset, append_ms, duplicate in stored:
+            add(
+                id=f"{topic}/{partition}/{offset}",
+                partition=partition,
+                offset=offset,
+                timestamp_ms=append_ms,
+                duplicate=duplicate,
+            )
+        return response
 
     async def _publish(self, topic: str, messages: list[NewMessage]) -> list[Stored]:
         try:

@@ -1,8 +1,7 @@
 """`queue.v1.QueueService`: the eight calls that clients of Queue were compiled for.
 
-What they get is Lanner's: a receive leases, an ack counts for the lease that its consumer was given, and every member
-of a group may receive from every partition. Queue's own group membership (partitions that move from a silent consumer
-to others) is not there: Connect answers with all partitions, and HealthCheck only answers.
+What they get is Lanner's: a receive leases, an ack counts for the lease that its consumer was given, and consumers are
+members of their group (`queue_members`), each with partitions of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +18,14 @@ from lanner.api.grpc.generated.queue.v1 import queue_pb2 as calls
 from lanner.api.grpc.generated.types.v1 import types_pb2 as types
 from lanner.api.grpc.methods import Caller, Method, sending, streaming, unary
 from lanner.api.grpc.queue_ids import Receipt, check_consumer, parse_partition_id, parse_receipt, partition_id
-from lanner.broker.desks.calls import NewMessage
+from lanner.api.grpc.queue_members import QueueMembers
 from lanner.errors import ConflictError, LeaseLost, TopicNotFound, ValidationError, from_wire
+from lanner.forwarding.values import NewMessage
 from lanner.model import check_name
 from lanner.wire.administration import CreateTopic
 from lanner.wire.cluster import BrokerState, ClusterDescription, DescribeCluster, DescribePartitions, PartitionReplicas
-from lanner.wire.messages import Poll, Settle, SettleItem, SettleKind
+from lanner.wire.members import GroupMembers
+from lanner.wire.messages import Settle, SettleItem, SettleKind
 
 SERVICE = calls.DESCRIPTOR.services_by_name["QueueService"].full_name
 
@@ -35,6 +36,7 @@ class QueueService:
     def __init__(self, backing: Backing) -> None:
         self._backing = backing
         self._consumers = Consumers()
+        self._members = QueueMembers(backing, self._consumers)
 
     def methods(self) -> Mapping[str, Method]:
         return {
@@ -88,22 +90,31 @@ class QueueService:
                 f"topics names {len(names)} topics: give 1 to {limits.LIST_ITEMS_MAX}", field="topics"
             )
         topics = await self._backing.topics(names)
-        consumer = self._consumers.connect(consumer_id, group, names, _now_ms())
-        members = self._consumers.of_group(group)
+        consumer = await self._members.connect(consumer_id, group, names, _now_ms())
+        found = await self._members.settled(consumer)
+        places = [(topic.name, part.id) for topic in topics for part in topic.partitions]
         return calls.ConnectResponse(
             consumer=types.Consumer(
                 id=consumer.id,
-                partitions=[partition_id(topic.name, part.id) for topic in topics for part in topic.partitions],
+                partitions=[partition_id(*place) for place in places if consumer.shared or place in consumer.held],
                 consumer_group=group,
                 topics=names,
                 is_active=True,
                 last_health_check_at=_timestamp(consumer.heard_ms),
             ),
-            consumer_group=types.ConsumerGroup(
-                id=group,
-                consumers=[member.id for member in members],
-                topics=sorted({topic for member in members for topic in member.topics}),
-            ),
+            consumer_group=self._group(group, found),
+        )
+
+    def _group(self, name: str, found: GroupMembers | None) -> types.ConsumerGroup:
+        if found is None:
+            known = self._consumers.of_group(name)
+            members = [(one.id, one.topics) for one in known]
+        else:
+            members = [(one.client or one.instance or one.member_id, tuple(one.topics)) for one in found.members]
+        return types.ConsumerGroup(
+            id=name,
+            consumers=sorted(member for member, _ in members),
+            topics=sorted({topic for _, topics in members for topic in topics}),
         )
 
     async def receive(self, asked: calls.ReceiveMessageForPartitionIDRequest, caller: Caller) -> None:
@@ -114,8 +125,7 @@ class QueueService:
             raise ConflictError(
                 f"consumer {consumer.id} is not connected to topic {topic}: name it in Connect", topic=topic
             )
-        poll = Poll(consumer.group, topic, consumer.id, -1, [partition], max_messages=1)
-        handed = await self._backing.poll(poll)
+        handed = await self._members.poll(consumer, topic, partition)
         try:
             caller.trail(topic=topic, partition=asked.partition_id)
             response = calls.ReceiveMessageForPartitionIDResponse()
@@ -149,7 +159,9 @@ class QueueService:
                 f"consumer {asked.consumer_id[:80]!r} does not hold this message: {receipt.consumer} received it"
             )
         item = SettleItem(receipt.partition, receipt.token, receipt.offset, 1, int(SettleKind.ACK))
-        (result,) = (await self._backing.ask(Settle(receipt.group, receipt.topic, [item]))).items
+        known = self._consumers.find(asked.consumer_id)  # any broker takes an ack; one that knows the consumer hears it
+        member_id = known.member_id if known is not None and known.group == receipt.group else ""
+        (result,) = (await self._backing.ask(Settle(receipt.group, receipt.topic, [item], member_id))).items
         if result.code:
             error = from_wire(result.code, "")
             raise type(error)(error.message, topic=receipt.topic, partition=receipt.partition, offset=receipt.offset)
@@ -158,7 +170,7 @@ class QueueService:
 
     async def health_check(self, pings: AsyncIterator[calls.HealthCheckRequest], caller: Caller) -> None:
         async for ping in pings:
-            self._consumers.heard(ping.consumer_id, _now_ms())
+            await self._members.hear(self._consumers.heard(ping.consumer_id, _now_ms()))
             await caller.send(calls.HealthCheckResponse(message="PONG"))
 
     async def shard_info(self, asked: calls.ShardInfoRequest, caller: Caller) -> calls.ShardInfoResponse:

@@ -6,22 +6,28 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
+from google.protobuf.message import Message as Shape
 
 from lanner import batch, limits
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
-from lanner.broker.desks.calls import Delivered, NewMessage
+from lanner.api.reading import page_of
+from lanner.calls import Answer
 from lanner.errors import MalformedBatch, MessageTooLarge, ValidationError
+from lanner.forwarding.values import Delivered, NewMessage
 from lanner.model import Message, TopicSettings, parse_priority
 from lanner.wire.administration import DeadLetter
-from lanner.wire.messages import Control, PeekedMessage, SettledItem
+from lanner.wire.messages import Control, Fetch, Fetched, SettledItem
 
 CallT = TypeVar("CallT", bound=Control)
+ShapeT = TypeVar("ShapeT", bound=Shape)
 _DEFAULTS: Final = TopicSettings()
 
 
-def new_message(shape: shapes.NewMessage, field: str, now_ms: int) -> NewMessage:
-    """A message as it is published."""
-    headers = dict(shape.headers)
+def new_message(shape: shapes.NewMessage, place: int, now_ms: int) -> NewMessage:
+    """A message as it is published; `place` is where it stands in its request."""
+    if len(shape.ListFields()) == 1 and (value := shape.value):
+        return NewMessage(value)  # nothing but a value, as most are: asking for each field costs more than all else
+    field, headers = f"messages[{place}]", dict(shape.headers)
     if len(headers) > limits.HEADER_COUNT_MAX:
         raise MessageTooLarge(f"{field} has {len(headers)} headers; {limits.HEADER_COUNT_MAX} are allowed", field=field)
     if sum(len(name.encode()) + len(value) for name, value in headers.items()) > limits.HEADERS_BYTES_MAX:
@@ -43,6 +49,12 @@ def new_message(shape: shapes.NewMessage, field: str, now_ms: int) -> NewMessage
     )
 
 
+def shaped(kind: type[ShapeT], found: Control, **others: object) -> ShapeT:
+    """A message of the proto from a struct: `others` as they are given, every other field from the one of its name."""
+    names = [name for name in kind.DESCRIPTOR.fields_by_name if name not in others]
+    return kind(**{name: getattr(found, name) for name in names}, **others)
+
+
 def message(found: Message) -> shapes.Message:
     return shapes.Message(
         id=found.id,
@@ -61,34 +73,32 @@ def message(found: Message) -> shapes.Message:
 
 
 def leased(delivered: Sequence[Delivered]) -> shapes.ReceiveMessagesResponse:
-    return shapes.ReceiveMessagesResponse(
-        messages=[
-            shapes.LeasedMessage(
-                message=message(one.message),
-                token=one.token,
-                attempt=one.message.attempt,
-                lease_until_ms=one.deadline_ms,
-            )
-            for one in delivered
-        ]
-    )
+    """Messages with their leases, made in place: a list of them would be copied one by one."""
+    response = shapes.ReceiveMessagesResponse()
+    add = response.messages.add
+    for found, token, deadline_ms in delivered:
+        shape = add(token=token, attempt=found.attempt, lease_until_ms=deadline_ms).message
+        shape.id, shape.topic, shape.partition, shape.offset = found.id, found.topic, found.partition, found.offset
+        shape.value, shape.priority, shape.timestamp_ms = found.value, found.priority, found.timestamp_ms
+        if found.key is not None:
+            shape.key = found.key
+        if found.headers:
+            shape.headers.update(found.headers)
+        if found.producer_timestamp_ms is not None:
+            shape.producer_timestamp_ms = found.producer_timestamp_ms
+        if found.deliver_at_ms or found.expires_at_ms:
+            shape.deliver_at_ms, shape.expires_at_ms = found.deliver_at_ms, found.expires_at_ms
+    return response
 
 
-def peeked(topic: str, found: PeekedMessage) -> shapes.Message:
-    return message(
-        Message(
-            topic,
-            found.partition,
-            found.offset,
-            found.value,
-            found.key,
-            found.headers,
-            found.priority,
-            found.append_ms,
-            found.producer_timestamp_ms,
-            found.deliver_at_ms,
-            found.expires_at_ms,
-        )
+def fetched(asked: Fetch, answer: Answer[Fetched], messages_max: int) -> shapes.FetchResponse:
+    page = page_of(asked, answer, messages_max)
+    return shapes.FetchResponse(
+        messages=[message(one) for one in page.messages],
+        first_offset=answer.control.first_offset,
+        end_offset=answer.control.end_offset,
+        next_offset=page.next_offset,
+        holes=[shapes.Hole(**hole._asdict()) for hole in page.holes],
     )
 
 
@@ -148,6 +158,13 @@ def _number(name: str, value: str) -> int:
 def text_settings(given: Mapping[str, object]) -> dict[str, str]:
     """The same as text again."""
     return {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in given.items()}
+
+
+def start_of(text: str) -> str:
+    """Where a new group begins."""
+    if text not in ("", "earliest", "latest"):
+        raise ValidationError(f"start is {text[:80]!r}: give earliest or latest", field="start")
+    return text or "earliest"
 
 
 def bounded(call: CallT) -> CallT:

@@ -16,14 +16,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from lanner import limits
 from lanner.api.native.controls import Controls
 from lanner.calls import Answer, Identity, row_of
-from lanner.errors import LannerError, Overloaded, ProtocolError, ServerError, ServiceUnavailable
+from lanner.errors import LannerError, Overloaded, RemoteProtocolError, ServerError, ServiceUnavailable
+from lanner.net.clients import Client, Clients
 from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
 from lanner.net.seats import Seats
@@ -34,6 +35,7 @@ from lanner.wire.messages import (
     AnswerT,
     Call,
     Command,
+    Control,
     Empty,
     Hello,
     HelloReply,
@@ -48,8 +50,10 @@ from lanner.wire.messages import (
 from lanner.wire.staging import Staged
 
 if TYPE_CHECKING:
-    from lanner.broker.links.intake import Intake
-    from lanner.broker.service import Service
+    from lanner.api.ports import Appended, PeerInbox, Pending, Service
+    from lanner.api.ports import Staged as StagedFacts
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 _EMPTY: Final = Empty()
@@ -58,7 +62,7 @@ _STAGE: Final = Command.STAGE
 _TAKEN: Final = frozenset({Command.RAFT, Command.PULSE, Command.SNAPSHOT, Command.REPORT})  # without an answer
 _BETWEEN_BROKERS: Final = frozenset({Command.PEER_INFO, Command.PROPOSE, *_TAKEN})
 # These may wait; without a client there is nobody to wait for.
-_LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.GLANCE, Command.LOOK})
+_LONG: Final = frozenset({Command.POLL, Command.FETCH, Command.BEST_PRIORITY, Command.LOOK, Command.HEARTBEAT})
 
 
 class NativeDoor:
@@ -68,7 +72,7 @@ class NativeDoor:
         self,
         service: Service,
         *,
-        intake: Intake | None = None,
+        inbox: PeerInbox | None = None,
         inflight_max: int = limits.CONNECTION_INFLIGHT_MAX,
         inflight_bytes_max: int = limits.CONNECTION_INFLIGHT_BYTES_MAX,
         seats: Seats | None = None,
@@ -78,14 +82,17 @@ class NativeDoor:
         unfinished: Unfinished | None = None,
         between_brokers: Unfinished | None = None,
         control_bytes_max: int = limits.CONTROLS_BYTES_MAX,
+        rest_address: Callable[[], str] = str,  # HOST:PORT; empty: there is none
+        clients: Clients | None = None,
     ) -> None:
         self.service = service
-        self.intake = intake  # None: this broker has no others
+        self.clients = Clients() if clients is None else clients  # who is connected, by all doors
+        self.inbox = inbox  # None: this broker has no others
         self.inflight_max = inflight_max
         self.inflight_bytes_max = inflight_bytes_max
         self.draining = False
         self.background: set[asyncio.Task[None]] = set()  # settles and releases, which may outlive their connection
-        self._sessions: set[_Session] = set()
+        self._sessions: set[_NativeSession] = set()
         self._listener = Listener(
             self._open_session,
             seats=seats,
@@ -93,6 +100,7 @@ class NativeDoor:
             unsent_bytes_max=unsent_bytes_max,
             stall_ms=stall_ms,
             unfinished=unfinished,
+            told_to_http=lambda: _told_to_http(rest_address()),
         )
         # Budgets of their own: strangers must not use them up.
         self.between_brokers = Unfinished() if between_brokers is None else between_brokers
@@ -131,12 +139,12 @@ class NativeDoor:
         if self.background:
             await asyncio.wait(self.background, timeout=max(drain_ms, 100) / 1_000)
 
-    def _open_session(self, link: ServerLink) -> _Session:
-        session = _Session(self, link)
+    def _open_session(self, link: ServerLink) -> _NativeSession:
+        session = _NativeSession(self, link)
         self._sessions.add(session)
         return session
 
-    def forget(self, session: _Session) -> None:
+    def forget(self, session: _NativeSession) -> None:
         self._sessions.discard(session)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -147,7 +155,7 @@ class NativeDoor:
         return task
 
 
-class _Session:
+class _NativeSession:
     """One connection's requests."""
 
     def __init__(self, door: NativeDoor, link: ServerLink) -> None:
@@ -164,7 +172,8 @@ class _Session:
         self._idle: asyncio.Future[None] | None = None
         self._given_up = False
         self._peer: PeerHello | None = None  # another broker
-        self._intake = door.intake
+        self._client: Client | None = None  # or a client, once it is greeted
+        self._inbox = door.inbox
         self._controls = door.controls
 
     # ------------------------------------------------------------------ what the link calls
@@ -172,16 +181,19 @@ class _Session:
     def greet(self, hello: Hello) -> HelloReply:
         if self._door.draining:
             raise ServiceUnavailable("the broker is draining; try another one, or again after its restart")
-        if hello.peer is not None and self._intake is not None:
-            self._intake.greet(hello.peer)
+        if hello.peer is not None and self._inbox is not None:
+            self._inbox.greet(hello.peer)
             self._peer = hello.peer
             self._controls = self._door.controls_between_brokers
             self._link.count_apart(self._door.between_brokers)
             self._link.expect_progress(limits.PEER_SILENT_MS_MAX)
         elif self._door.seats.is_beyond_callers:
             raise self._door.seats.refuse()  # the rest is for other brokers: clients must not keep them out
-        elif self._intake is not None and not self._intake.open_to_clients:
+        elif self._inbox is not None and not self._inbox.open_to_clients:
             raise ServiceUnavailable("the broker does not belong to its cluster yet; try another one, or again soon")
+        if self._peer is None:
+            self._client = self._door.clients.enter("native", self._link.peer, hello.client)
+            self._identity = Identity("anonymous", "native", self._client)
         return HelloReply(
             PROTOCOL_VERSION,
             self._service.cluster_id,
@@ -214,6 +226,8 @@ class _Session:
 
     def lost(self) -> None:
         self._door.forget(self)
+        if self._client is not None:
+            self._door.clients.leave(self._client)
         self._drop_backlog()
         for task, request in self._running.items():
             if request.command in _LONG:
@@ -248,11 +262,11 @@ class _Session:
             self._controls.give_back(request.control_bytes)
         else:
             if command in _BETWEEN_BROKERS:
-                if self._peer is None or self._intake is None:
+                if self._peer is None or self._inbox is None:
                     self._refuse_stranger(request, command.name)
                     self._controls.give_back(request.control_bytes)
                     return
-                work = self._answer_peer(self._peer, self._intake, request)
+                work = self._answer_peer(self._peer, self._inbox, request)
             else:
                 work = self._begin_poll(request) if command is Command.POLL else self._call(request)
             self._inflight += 1
@@ -303,31 +317,31 @@ class _Session:
         """What another broker wants no answer to; False: it does. Who says something impossible is hung up on."""
         if request.command not in _TAKEN:
             return False
-        assert self._peer is not None and self._intake is not None, "greeted as another broker"
+        assert self._peer is not None and self._inbox is not None, "greeted as another broker"
         if self._link.is_closing:
             return True  # what came behind something impossible, in one piece with it
         try:
-            self._intake.take(self._peer, request)
+            self._inbox.take(self._peer, request)
         except Exception as problem:
             self._link.end(_unexpected(request, problem))
         return True
 
-    async def _answer_peer(self, peer: PeerHello, intake: Intake, request: Request) -> None:
+    async def _answer_peer(self, peer: PeerHello, inbox: PeerInbox, request: Request) -> None:
         try:
-            self._link.reply(request, await intake.answer(peer, request))
+            self._link.reply(request, await inbox.answer(peer, request))
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
 
     @property
     def _is_from_a_peer(self) -> bool:
-        return self._peer is not None and self._intake is not None and self._intake.is_peer(self._peer)
+        return self._peer is not None and self._inbox is not None and self._inbox.is_peer(self._peer)
 
     def _caller(self, request: Request) -> Identity:
         """Who makes a call: this session's client, or the one whose call another broker passes on."""
         return Identity(request.caller, "peer") if request.caller else self._identity
 
     def _refuse_stranger(self, request: Request, what: str) -> None:
-        error = ProtocolError(f"{what} is for brokers: they say in HELLO who they are")
+        error = RemoteProtocolError(f"{what} is for brokers: they say in HELLO who they are")
         if not self._link.fail(request, error):
             self._link.end(error)  # nobody waits for an answer to it
 
@@ -336,35 +350,33 @@ class _Session:
     def _append(self, request: Request) -> None:
         asked, size = request.control, len(request.bulk)
         service, identity = self._service, self._caller(request)
-        future: asyncio.Future[Any]
+        # The bulk is not kept: the service copies what it needs.
+        kept = Request(request.command, request.correlation, asked, _NOTHING, request.control_bytes)
         try:
             if request.command is _STAGE:
-                future = service.stage(identity, asked, request.bulk)
+                staging = service.stage(identity, asked, request.bulk)
+                staging.add_done_callback(partial(self._appended, kept, size, _staged))
             else:
-                future = service.publish(identity, asked, request.bulk)
+                publishing = service.publish(identity, asked, request.bulk)
+                publishing.add_done_callback(partial(self._appended, kept, size, _published))
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
             self._controls.give_back(request.control_bytes)
         else:
             self._inflight += 1
             self._inflight_bytes += size
-            # The bulk is not kept: the service has copied what it needs.
-            kept = Request(request.command, request.correlation, asked, _NOTHING, request.control_bytes)
-            future.add_done_callback(partial(self._appended, kept, size))
 
-    def _appended(self, request: Request, size: int, future: asyncio.Future[Any]) -> None:
-        if future.cancelled():
+    def _appended(
+        self, request: Request, size: int, answer: Callable[[Result], Control], pending: Pending[Result]
+    ) -> None:
+        if pending.cancelled():
             self._link.fail(request, ServiceUnavailable("the publish was given up; it may still take effect"))
         else:
-            problem = future.exception()
+            problem = pending.exception()
             if problem is not None:
                 self._link.fail(request, _unexpected(request, problem))
-            elif request.command is _STAGE:
-                number, _, duplicate = future.result()
-                self._link.reply(request, Staged(number, duplicate))
             else:
-                base_offset, count, append_ms, duplicate = future.result()
-                self._link.reply(request, Published(base_offset, append_ms, count, duplicate))
+                self._link.reply(request, answer(pending.result()))
         self._finish(size, request.control_bytes)
 
     # ------------------------------------------------------------------ everything else
@@ -412,7 +424,7 @@ class _Session:
             settle = Settle(asked.group, asked.topic, asked.settles)
             reply = (await self._asker(asked)(self._caller(request), settle)).control
         except Exception as problem:
-            # The poll is answered for itself, so what befell all the settles is told settle by settle.
+            # The poll is answered for itself, so an error of all the settles is told settle by settle.
             code = _unexpected(request, problem).code
             reply = Settled([SettledItem(code, 0)] * len(asked.settles))
         self._link.reply_settles(request, reply)
@@ -434,6 +446,16 @@ class _Session:
 _NOTHING: Final = memoryview(b"")
 
 
+def _published(facts: Appended) -> Published:
+    base_offset, count, append_ms, duplicate = facts
+    return Published(base_offset, append_ms, count, duplicate)
+
+
+def _staged(facts: StagedFacts) -> Staged:
+    number, _, duplicate = facts
+    return Staged(number, duplicate)
+
+
 def _unexpected(request: Request, problem: BaseException) -> LannerError:
     """An error of the catalogue as it is; anything else is the broker's own fault, and is logged."""
     if isinstance(problem, LannerError):
@@ -447,3 +469,8 @@ def _version() -> str:
         return metadata.version("lanner")
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def _told_to_http(rest: str) -> str:
+    where = f"REST is at http://{rest}" if rest else "this broker serves no REST: start it with --http HOST:PORT"
+    return f"This is the native port of a Lanner broker, which does not speak HTTP; {where}"

@@ -20,7 +20,7 @@ from lanner import limits
 from lanner.api.rest.bodies import Body, BodyRefused, ClientGone
 from lanner.api.rest.names import refuse_near_misses
 from lanner.api.rest.openapi import build_document
-from lanner.api.rest.operations import Call, Door, Operation, Prepared, Raw
+from lanner.api.rest.operations import Call, Door, Operation, Prepared, Raw, Streamed
 from lanner.api.rest.origins import Gate, cors_headers, preflight_headers
 from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import OWN_PATHS, Answer, answer_to, answer_to_unexpected, explain
@@ -36,11 +36,12 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import check_name
+from lanner.net.clients import Client
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from lanner.broker.service import Service
+    from lanner.api.ports import Service
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -122,7 +123,7 @@ class MethodTable:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = self._endpoints.get(scope["method"])
         if endpoint is None:
-            await _send(send, answer_to(_method_refused(scope, self._endpoints), scope["path"]))
+            await _refuse(scope, receive, send, answer_to(_method_refused(scope, self._endpoints), scope["path"]))
         else:
             await endpoint(scope, receive, send)
 
@@ -136,7 +137,7 @@ class Page:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            await _send(send, answer_to(_method_refused(scope, ("GET", "HEAD"))))
+            await _refuse(scope, receive, send, answer_to(_method_refused(scope, ("GET", "HEAD"))))
         else:
             await _send(send, self._answer, self._content_type)
 
@@ -168,6 +169,9 @@ class Endpoint:
                 reply = await self._operation.handler(call)
             if isinstance(reply, Prepared):
                 await self._send_prepared(scope, send, reply)
+                return
+            if isinstance(reply, Streamed):
+                await self._send_stream(scope, send, reply)
                 return
             if isinstance(reply, Raw):
                 content_type = reply.content_type.encode("ascii")
@@ -202,6 +206,20 @@ class Endpoint:
             if not heard and reply.unsent is not None:
                 reply.unsent()
 
+    async def _send_stream(self, scope: Scope, send: Send, reply: Streamed) -> None:
+        """Send piece after piece, each made when the socket has taken the one before; `send` alone reads one ahead."""
+        self._door.count(self._operation.name, self._operation.status)
+        headers = [(b"content-type", reply.content_type.encode("ascii")), (b"cache-control", b"no-store")]
+        async with contextlib.aclosing(reply.pieces) as pieces:
+            await send({"type": "http.response.start", "status": self._operation.status, "headers": headers})
+            if scope["method"] != "HEAD":
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    del piece  # the next one may be long in coming
+                    if not await handed_over(scope):
+                        break
+            await send({"type": "http.response.body", "body": b""})
+
     async def _made(self, reply: Prepared) -> bytes:
         if reply.size <= INLINE_BYTES_MAX:
             return _encoder.encode(reply.make())
@@ -209,7 +227,7 @@ class Endpoint:
 
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
         headers = dict(scope["headers"])
-        topic, group, partition, broker = _path_values(scope["path_params"])
+        path = _path_values(scope["path_params"])
         query: msgspec.Struct = _NO_QUERY
         if self._takes_query and (self._operation.query is not NoQuery or scope["query_string"]):
             query = self._decode_query(scope["query_string"])
@@ -222,15 +240,12 @@ class Endpoint:
                 raise explain(error, "the body", self._operation.body, raw) from None
         return Call(
             door=self._door,
-            identity=_IDENTITY,
+            identity=_identity_of(scope, headers),
             body=body,
             query=query,
             headers=headers,
             disconnected=lambda: _until_gone(receive),
-            topic=topic,
-            group=group,
-            partition=partition,
-            broker=broker,
+            **path,
         )
 
     def _decode_query(self, raw: bytes) -> msgspec.Struct:
@@ -267,17 +282,34 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _path_values(given: Mapping[str, str]) -> tuple[str, str, int, str]:
-    topic = check_name(given["topic"], "topic") if "topic" in given else ""
-    group = check_name(given["group"], "group") if "group" in given else ""
-    broker = check_name(given["broker"], "broker") if "broker" in given else ""
-    text = given.get("partition", "0")
+def _path_values(given: Mapping[str, str]) -> dict[str, Any]:
+    """What the path names, as fields of the call."""
+    return {name: _PATH_CHECKS.get(name, check_name)(text, name) for name, text in given.items()}
+
+
+def _check_partition(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise ValidationError(f"partition {text[:80]!r} is not a number: partitions count from 0", field="partition")
+        raise ValidationError(f"partition {text[:80]!r} is not a number: partitions count from 0", field=name)
     partition = int(text)
     if partition >= limits.PARTITIONS_MAX:
-        raise PartitionNotFound(f"topic {topic} has no partition {partition}", field="partition")
-    return topic, group, partition, broker
+        raise PartitionNotFound(f"no topic has a partition {partition}", field=name)
+    return partition
+
+
+def _check_member(text: str, name: str) -> str:
+    """Members of other doors choose their ids freely, so what is unlikely may still be one."""
+    if len(text) > limits.IDENTITY_LENGTH_MAX or not text.isprintable():
+        raise ValidationError(
+            f"{text[:80]!r} is no member's id: those have at most {limits.IDENTITY_LENGTH_MAX} visible characters",
+            field=name,
+        )
+    return text
+
+
+_PATH_CHECKS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "partition": _check_partition,
+    "member": _check_member,
+}
 
 
 def _query_fields(raw: bytes) -> dict[str, str]:
@@ -301,6 +333,17 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
+def _identity_of(scope: Scope, headers: Mapping[bytes, bytes]) -> Identity:
+    """Who calls: the client at the other end of the connection, which says in each request what it is."""
+    connection = scope.get(CONNECTION)
+    client: Client | None = None if connection is None else connection.caller
+    if client is None:
+        return _IDENTITY
+    if not client.name:
+        client.call_itself(headers.get(b"user-agent", b"").decode("latin-1"))
+    return Identity(_IDENTITY.name, _IDENTITY.door, client)
+
+
 async def handed_over(scope: Scope) -> bool:
     """Whether the socket took the whole reply; without a socket of ours, as in tests, it did."""
     connection = scope.get(CONNECTION)
@@ -313,6 +356,14 @@ async def _send(send: Send, answer: Answer, content_type: bytes = _JSON) -> None
         headers = [(b"content-type", content_type), (b"content-length", b"%d" % len(answer.body)), *headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, answer: Answer) -> None:
+    """Answer without the body. One that is announced and does not come must not keep the connection."""
+    if any(name in (b"content-length", b"transfer-encoding") and value != b"0" for name, value in scope["headers"]):
+        await _send_and_discard(send, receive, answer)
+    else:
+        await _send(send, answer)
 
 
 async def _send_and_discard(send: Send, receive: Receive, answer: Answer) -> None:
@@ -337,7 +388,7 @@ async def _send_and_discard(send: Send, receive: Receive, answer: Answer) -> Non
 async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"][:200]
     error = NotFoundError(f"there is nothing at {path!r}; /docs lists what there is")
-    await _send(send, answer_to(error, scope["path"]))
+    await _refuse(scope, receive, send, answer_to(error, scope["path"]))
 
 
 def _method_refused(scope: Scope, allowed: Iterable[str]) -> MethodNotAllowed:

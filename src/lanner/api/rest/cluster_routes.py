@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanner.api.rest import cluster
+from lanner.api.rest import clients, cluster
 from lanner.api.rest import cluster_shapes as shapes
 from lanner.api.rest.operations import Operation
-from lanner.errors import ConflictError, NotFoundError, PartitionNotFound, TopicNotFound
+from lanner.errors import ConflictError, NotFoundError, NotSupported, PartitionNotFound, TopicNotFound
 
 _BROKER: Final = "/v1/brokers/{broker}"
 _PARTITION: Final = "/v1/partitions/{topic}/{partition}"
@@ -34,6 +34,18 @@ CLUSTER_OPERATIONS: Final[tuple[Operation, ...]] = (
         reply=shapes.AllPartitionsReply,
         errors=(TopicNotFound,),
         tag=_TAG,
+    ),
+    Operation(
+        "GET",
+        "/v1/clients",
+        clients.list_clients,
+        "Who is connected, to which broker, which groups each uses, and what it holds leased",
+        query=shapes.ClientsQuery,
+        reply=shapes.ClientsReply,
+        errors=(NotSupported,),
+        tag=_TAG,
+        description="A page over all brokers; brokers that do not answer are named. gRPC does not tell when a client "
+        "goes: it is listed for a minute after its last call.",
     ),
     Operation(
         "POST",

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
+from lanner import limits
 from lanner.api.rest.shapes import Name, Request, Shape
 
 
@@ -104,6 +105,50 @@ class PartitionReplicasReply(Shape, kw_only=True):
 
 class AllPartitionsReply(Shape, kw_only=True):
     partitions: list[PartitionReplicasReply]
+
+
+class ClientsQuery(Request, kw_only=True):
+    group: Annotated[Name, Meta(description="Only those that use this group.")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
+    after: (
+        Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,200}/[0-9]{1,15}$", description="`next` of the page before.")]
+        | UnsetType
+    ) = UNSET
+
+
+class ClientUseReply(Shape, kw_only=True):
+    """One group that a connection uses."""
+
+    group: str
+    topic: Annotated[str, Meta(description="Empty: only heartbeats of a member came by this connection.")]
+    member: Annotated[str, Meta(description="The name that it polls or commits under.")]
+    member_id: Annotated[str, Meta(description="Empty: it has not joined the group.")]
+    leased: (
+        Annotated[int, Meta(description="Messages that it holds; of native clients, where this broker leads.")]
+        | UnsetType
+    ) = UNSET
+    leased_until_ms: Annotated[int, Meta(description="When the last of these leases ends.")] | UnsetType = UNSET
+    idle_ms: Annotated[int, Meta(description="How long ago it used the group last.")]
+
+
+class ClientReply(Shape, kw_only=True):
+    """One open connection."""
+
+    node_id: Annotated[str, Meta(description="Of the broker that it is connected to.")]
+    broker: str
+    number: int
+    door: Annotated[str, Meta(description="native, rest or grpc.")]
+    address: str
+    client: Annotated[str, Meta(description="How it calls itself; not to be trusted.")]
+    since_ms: int
+    age_ms: int
+    uses: list[ClientUseReply]
+
+
+class ClientsReply(Shape, kw_only=True):
+    clients: list[ClientReply]
+    next: Annotated[str, Meta(description="Where the next page begins; absent: that was all.")] | UnsetType = UNSET
+    missing: Annotated[list[str], Meta(description="Brokers that did not answer: their clients are not listed.")]
 
 
 class MoveRequest(Request, kw_only=True):

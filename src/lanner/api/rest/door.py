@@ -22,11 +22,12 @@ from lanner.api.rest.origins import Gate
 from lanner.api.rest.problems import answer_to
 from lanner.errors import LannerError, RequestTimeout, ValidationError
 from lanner.net.acceptor import Acceptor
+from lanner.net.clients import Client, Clients, address_text
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Part, Unfinished
 
 if TYPE_CHECKING:
-    from lanner.broker.service import Service
+    from lanner.api.ports import Service
 
 HEAD_DEADLINE_SECONDS: Final = 10.0
 HEAD_BYTES_MAX: Final = 64 * limits.KIB
@@ -44,9 +45,10 @@ _log.setLevel(logging.ERROR)  # what clients do wrong is told to them, not to th
 class DoorState(ServerState):
     """What the connections of a door share."""
 
-    def __init__(self, unfinished: Unfinished, seats: Seats) -> None:
+    def __init__(self, unfinished: Unfinished, seats: Seats, clients: Clients) -> None:
         super().__init__()
         self.seats = seats
+        self.clients = clients  # who is connected, by all doors
         self.unfinished = unfinished  # what has not arrived whole yet, over all doors
         self.unread_bytes = 0  # of replies that slow clients have not read yet
 
@@ -76,7 +78,7 @@ class JoiningTransport(asyncio.Transport):
         self.flush()
         self._transport.close()
 
-    def last_words(self) -> None:
+    def half_close(self) -> None:
         """Write what is held and close only this half: a socket that closes over unread bytes resets the connection,
         and the reset can overtake the answer. The other half follows when the peer closes, or a moment later."""
         self.flush()
@@ -118,6 +120,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         self._lost = False
+        self.caller: Client | None = None  # None: it was refused
         self._unsent: list[asyncio.Future[bool]] = []  # who waits until the socket has taken what was written
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -130,6 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._entered = True
         seats.enter()
+        self.caller = self.server_state.clients.enter("rest", address_text(transport.get_extra_info("peername")))
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -138,6 +142,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.server_state.seats.refusing -= 1
         self._lost = True
+        if self.caller is not None:
+            self.server_state.clients.leave(self.caller)
         self._tell_handed_over(False)
         self._head_is_over()
         self.resume_writing()
@@ -242,7 +248,7 @@ class BoundedProtocol(HttpToolsProtocol):
             )
         )
         self.transport.write(head + answer.body)
-        self._joining.last_words()
+        self._joining.half_close()
 
 
 class RestDoor:
@@ -257,6 +263,7 @@ class RestDoor:
         unfinished: Unfinished | None = None,
         seats: Seats | None = None,
         body_deadline_ms: int = limits.BODY_DEADLINE_MS,
+        clients: Clients | None = None,
     ) -> None:
         self._service = service
         self._body_deadline_ms = body_deadline_ms
@@ -264,7 +271,7 @@ class RestDoor:
         self._names = tuple(names)  # by which others know this broker
         self._unfinished = Unfinished() if unfinished is None else unfinished
         self._seats = Seats() if seats is None else seats
-        self._state = DoorState(self._unfinished, self._seats)
+        self._state = DoorState(self._unfinished, self._seats, Clients() if clients is None else clients)
         self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from lanner import limits
-from lanner.api.deduplication import dedup_ids
+from lanner.api.deduplication import dedup_ids, refuse_other_messages
 from lanner.api.rest.falconq_shapes import (
     ConsumeQuery,
     ConsumeReply,
@@ -33,12 +33,12 @@ from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
 from lanner.api.rest.publishing import idempotency_key
 from lanner.api.rest.shapes import NoBody, NoQuery, TopicsReply
 from lanner.api.rest.values import bytes_of, text_of
-from lanner.broker.desks.calls import NewMessage
 from lanner.errors import GroupNotFound, LannerError, PartitionNotFound, from_wire
+from lanner.forwarding.values import NewMessage
 from lanner.model import PRIORITY_HIGH, PRIORITY_LOW, Message, check_name, parse_priority, priority_name
 from lanner.wire.administration import DescribeGroup, DescribeTopic, ListTopics
 from lanner.wire.cluster import RaftStatus
-from lanner.wire.messages import Metadata, Offsets, Peek, PeekedMessage, Poll
+from lanner.wire.messages import Metadata, Offsets, Peek, Poll
 
 _INFORMATION_SECONDS: Final = 2.0
 
@@ -52,6 +52,7 @@ async def publish(call: Call[PublishRequest, NoQuery]) -> PublishReply:
     message = dedup_ids(idempotency_key(call.headers), [message])[0]
     await call.service.ensure_topic(call.identity, call.topic)
     stored = (await call.service.publish_messages(call.identity, call.topic, [message]))[0]
+    await refuse_other_messages(call.ask, call.topic, [message], [stored])
     return PublishReply(
         status="message committed",
         topic=call.topic,
@@ -71,7 +72,7 @@ async def consume(call: Call[NoBody, ConsumeQuery]) -> Prepared:
     poll = Poll(
         group=group,
         topic=call.topic,
-        member=call.door.member,
+        member=call.poller,
         sequence=-1,
         partitions=None if query.partitionID is UNSET else partitions,
         max_messages=query.batch,
@@ -108,7 +109,7 @@ async def peek(call: Call[NoBody, PeekQuery]) -> Prepared:
         after = (priority, partition, offset)
     asked = Peek(call.topic, number, query.offset, query.batch, limits.LIST_BYTES_MAX, after=after)
     page = (await call.ask(asked)).control
-    messages = [_message(call.topic, one) for one in page.messages]
+    messages = [one.of_topic(call.topic) for one in page.messages]
     starts = {
         state.partition: max(query.offset, state.first_offset) for state in known if state.partition in partitions
     }
@@ -225,12 +226,6 @@ async def _floors(call: Call[NoBody, ConsumeQuery], group: str, partitions: Sequ
         known = (await call.ask(Offsets(call.topic, -1, list(partitions)))).control.partitions
         floors = {state.partition: state.first_offset for state in known} | floors
     return floors
-
-
-def _message(topic: str, shown: PeekedMessage) -> Message:
-    return Message(
-        topic=topic, partition=shown.partition, offset=shown.offset, value=shown.value, priority=shown.priority
-    )
 
 
 def _size(messages: Sequence[Message]) -> int:

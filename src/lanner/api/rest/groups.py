@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 from msgspec import UnsetType
 
-from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
-from lanner.api.rest.shapes import (
+from lanner import limits
+from lanner.api.following import poll_as_member, seen_by
+from lanner.api.rest.group_shapes import (
     AckRequest,
     CommitRequest,
     CommittedReply,
@@ -22,22 +23,24 @@ from lanner.api.rest.shapes import (
     GroupsReply,
     LeasedMessage,
     NackRequest,
-    NoBody,
-    NoQuery,
     PollReply,
     PollRequest,
     RejectRequest,
     SeekRequest,
     SettledTarget,
     SettleReply,
-    SettleTarget,
+    Settling,
 )
-from lanner.api.rest.topics import shown
-from lanner.broker.desks.calls import Delivered, age_ms
-from lanner.broker.desks.unpacking import Handed
+from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
+from lanner.api.rest.shapes import NoBody, NoQuery
+from lanner.api.rest.topics import fields_of
+from lanner.api.rest.values import bytes_of, given, texts_of
+from lanner.api.settling import settle
 from lanner.errors import ServiceUnavailable, TopicNotFound, ValidationError, from_wire
+from lanner.forwarding.unpacking import Handed
+from lanner.forwarding.values import Delivered, age_ms
 from lanner.wire import administration as wire
-from lanner.wire.messages import Commit, Committed, Poll, Settle, SettleItem, SettleKind
+from lanner.wire.messages import Commit, Committed, Poll, Settle, SettledItem, SettleItem, SettleKind
 
 _NO_TOPIC_SECONDS: Final = 0.25  # between two looks for a topic that is not there
 
@@ -88,19 +91,19 @@ def _polled(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) ->
 
 
 async def ack_messages(call: Call[AckRequest, NoQuery]) -> SettleReply:
-    return await _settle(call, call.body.messages, SettleKind.ACK)
+    return await _settle(call, SettleKind.ACK)
 
 
 async def nack_messages(call: Call[NackRequest, NoQuery]) -> SettleReply:
-    return await _settle(call, call.body.messages, SettleKind.NACK, call.body.delay_ms, call.body.reason)
+    return await _settle(call, SettleKind.NACK, call.body.delay_ms, call.body.reason)
 
 
 async def extend_leases(call: Call[ExtendRequest, NoQuery]) -> SettleReply:
-    return await _settle(call, call.body.messages, SettleKind.EXTEND, call.body.lease_ms)
+    return await _settle(call, SettleKind.EXTEND, call.body.lease_ms)
 
 
 async def reject_messages(call: Call[RejectRequest, NoQuery]) -> SettleReply:
-    return await _settle(call, call.body.messages, SettleKind.REJECT, reason=call.body.reason)
+    return await _settle(call, SettleKind.REJECT, reason=call.body.reason)
 
 
 async def list_groups(call: Call[NoBody, NoQuery]) -> GroupsReply:
@@ -153,27 +156,72 @@ async def seek_group(call: Call[SeekRequest, NoQuery]) -> None:
     to = None if isinstance(body.to, UnsetType) else body.to
     if sum(choice is not None for choice in (offsets, time_ms, to)) != 1:
         raise ValidationError("give exactly one of offsets, time_ms and to", field="to")
-    await call.ask(wire.Seek(call.topic, call.group, offsets, time_ms, to))
+    await call.ask(wire.Seek(call.topic, call.group, offsets, time_ms, to, force=body.force))
 
 
 async def commit_offsets(call: Call[CommitRequest, NoQuery]) -> None:
-    body = call.body
+    body, member_id = call.body, given(call.body.member_id)
+    if member_id:
+        await call.ask(await _commit_of_member(call, member_id))
+        return
     if bool(body.reader) != (body.sequence >= 0):
         raise ValidationError(
             "give both reader and sequence, or neither", field="sequence" if body.reader else "reader"
         )
-    await call.ask(Commit(call.group, call.topic, body.offsets, body.reader, body.sequence))
+    await call.ask(
+        Commit(call.group, call.topic, body.offsets, body.reader, body.sequence, metadata=_commit_metadata(body))
+    )
+
+
+async def _commit_of_member(call: Call[CommitRequest, NoQuery], member_id: str) -> Commit:
+    """A member's commits are numbered, if at all, under its id, which is new with every join."""
+    body = call.body
+    if isinstance(body.generation, UnsetType):
+        raise ValidationError("a member commits under the generation that it has seen: give it", field="generation")
+    if body.reader:
+        raise ValidationError("give member_id or reader, not both", field="reader")
+    number, generation = await seen_by(call.service, call.identity, call.group, member_id, body.number, body.generation)
+    return Commit(
+        call.group,
+        call.topic,
+        body.offsets,
+        member_id if body.sequence >= 0 else "",
+        body.sequence,
+        member_id=member_id,
+        number=number,
+        generation=generation,
+        metadata=_commit_metadata(body),
+    )
+
+
+def _commit_metadata(body: CommitRequest) -> dict[int, bytes]:
+    found = {
+        partition: bytes_of(text, body.metadata_encoding, f"metadata.{partition}")
+        for partition, text in body.metadata.items()
+    }
+    for partition, data in found.items():
+        if len(data) > limits.COMMIT_METADATA_BYTES_MAX:
+            raise ValidationError(
+                f"the metadata of partition {partition} has {len(data)} bytes; "
+                f"{limits.COMMIT_METADATA_BYTES_MAX} are allowed",
+                field=f"metadata.{partition}",
+            )
+    return found
 
 
 async def committed_offsets(call: Call[NoBody, NoQuery]) -> CommittedReply:
-    offsets = (await call.ask(Committed(call.group, call.topic))).control.offsets
-    if not offsets:  # a group that has not committed, or none at all: that is GroupNotFound
+    found = (await call.ask(Committed(call.group, call.topic))).control
+    if not found.offsets:  # a group that has not committed, or none at all: that is GroupNotFound
         await call.ask(wire.DescribeGroup(call.topic, call.group))
-    return CommittedReply(
+    reply = CommittedReply(
         topic=call.topic,
         group=call.group,
-        offsets={str(partition): offset for partition, offset in sorted(offsets.items())},
+        offsets={str(partition): offset for partition, offset in sorted(found.offsets.items())},
     )
+    if found.metadata:
+        kept = {str(partition): data for partition, data in sorted(found.metadata.items())}
+        reply.metadata, reply.metadata_encoding = texts_of(kept)
+    return reply
 
 
 async def _poll(call: Call[PollRequest, NoQuery]) -> Handed:
@@ -199,7 +247,7 @@ async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Handed:
     poll = Poll(
         group=call.group,
         topic=call.topic,
-        member=call.door.member,
+        member=call.poller,
         sequence=-1,
         partitions=None if isinstance(body.partitions, UnsetType) else body.partitions,
         max_messages=body.max_messages,
@@ -208,23 +256,31 @@ async def _poll_topic(call: Call[PollRequest, NoQuery], wait_ms: int) -> Handed:
         lease_ms=-1 if isinstance(body.lease_ms, UnsetType) else body.lease_ms,
         auto_ack=body.auto_ack,
         start=body.start,
+        member_id=given(body.member_id),
+        number=body.number,
+        generation=body.generation,
     )
+    if poll.member_id:
+        return await poll_as_member(call.service, call.identity, poll)
     return await call.service.poll_messages(call.identity, poll)
 
 
 async def _settle(
-    call: Call[msgspec.Struct, NoQuery],
-    targets: Sequence[SettleTarget],
+    call: Call[Settling, NoQuery],
     kind: SettleKind,
     delay_ms: int | UnsetType = msgspec.UNSET,
     reason: str = "",
 ) -> SettleReply:
-    delay = -1 if isinstance(delay_ms, UnsetType) else delay_ms
+    targets, delay = call.body.messages, -1 if isinstance(delay_ms, UnsetType) else delay_ms
     items = [
         SettleItem(target.partition, target.token, target.offset, target.count, int(kind), delay, reason)
         for target in targets
     ]
-    results = (await call.ask(Settle(call.group, call.topic, items))).control.items
+
+    async def ask(ranges: list[SettleItem]) -> list[SettledItem]:
+        return (await call.ask(Settle(call.group, call.topic, ranges, given(call.body.member_id)))).control.items
+
+    results = await settle(items, ask)
     return SettleReply(
         settled=sum(result.count for result in results),
         failed=sum(result.code != 0 for result in results),
@@ -241,6 +297,5 @@ async def _settle(
 
 
 def _leased(item: Delivered) -> LeasedMessage:
-    plain = shown(item.message)
-    fields = {name: getattr(plain, name) for name in plain.__struct_fields__}
+    fields = fields_of(item.message)
     return LeasedMessage(**fields, attempt=item.message.attempt, token=item.token, lease_until_ms=item.deadline_ms)

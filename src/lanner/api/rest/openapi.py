@@ -11,6 +11,7 @@ import msgspec
 
 from lanner import limits
 from lanner.api.deduplication import KEY_BYTES_MAX
+from lanner.api.rest.group_shapes import MEMBER_SCHEMA
 from lanner.api.rest.operations import Operation
 from lanner.api.rest.shapes import NAME_SCHEMA, RULES, NoBody, NoQuery, Problem
 from lanner.api.rest.system import software_version
@@ -32,6 +33,7 @@ _PATH_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "topic": NAME_SCHEMA,
     "group": NAME_SCHEMA,
     "broker": NAME_SCHEMA,
+    "member": MEMBER_SCHEMA,
     "partition": {"type": "integer", "minimum": 0, "maximum": limits.PARTITIONS_MAX - 1},
 }
 _EVERYWHERE: Final[tuple[type[LannerError], ...]] = (

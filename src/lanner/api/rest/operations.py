@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -23,7 +23,7 @@ from lanner.wire import messages as wire
 from lanner.wire.messages import AnswerT
 
 if TYPE_CHECKING:
-    from lanner.broker.service import Service
+    from lanner.api.ports import Service
 
 BodyT_co = TypeVar("BodyT_co", bound=msgspec.Struct, covariant=True)
 QueryT_co = TypeVar("QueryT_co", bound=msgspec.Struct, covariant=True)
@@ -32,7 +32,7 @@ CALL_DEADLINE_MS: Final = 30_000
 
 
 class Door:
-    """What all calls of one door share: the cluster's service, a name to poll under, and counters."""
+    """What all calls of one door share: the cluster's service, how the names begin to poll under, and counters."""
 
     def __init__(self, service: Service, unfinished: Unfinished, seats: Seats, body_deadline_ms: int) -> None:
         self.service = service
@@ -42,6 +42,7 @@ class Door:
         self.member = f"rest-{secrets.token_hex(8)}"  # its polls are never repeated: HTTP cannot say that it does
         self.requests: dict[tuple[str, int], int] = {}
         self._background: set[asyncio.Future[None]] = set()
+        self.streams = 0  # of events, that are open
         self.body_bytes = 0  # of the whole bodies in hand, over all connections
 
     def spawn(self, work: Awaitable[None]) -> None:
@@ -69,10 +70,17 @@ class Call(Generic[BodyT_co, QueryT_co]):
     group: str = ""
     partition: int = 0
     broker: str = ""
+    member: str = ""  # an id
 
     async def ask(self, call: wire.Call[AnswerT]) -> Answer[AnswerT]:
         """What the cluster answers to a call of the table."""
         return await self.door.service.ask(self.identity, call)
+
+    @property
+    def poller(self) -> str:
+        """The name that this connection polls under."""
+        connection = self.identity.connection
+        return self.door.member if connection is None else f"{self.door.member}-{connection.number}"
 
     @property
     def service(self) -> Service:
@@ -97,9 +105,17 @@ class Prepared:
     unsent: Callable[[], None] | None = None  # what to do when the client does not get it
 
 
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A reply that goes on: each piece is made when the socket has taken the one before."""
+
+    content_type: str
+    pieces: AsyncGenerator[bytes, None]
+
+
 MESSAGE_BYTES: Final = 300  # of a message in JSON, besides what it says
 
-Reply = msgspec.Struct | Mapping[str, str] | Raw | Prepared | None
+Reply = msgspec.Struct | Mapping[str, str] | Raw | Prepared | Streamed | None
 
 
 @dataclass(frozen=True, slots=True)

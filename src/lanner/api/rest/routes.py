@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from lanner.api.rest import dead, falconq, falconq_shapes, groups, publishing, shapes, system, topics
+from lanner.api.rest import (
+    dead,
+    falconq,
+    falconq_shapes,
+    group_shapes,
+    groups,
+    publishing,
+    shapes,
+    streaming,
+    system,
+    topics,
+)
 from lanner.api.rest.cluster_routes import CLUSTER_OPERATIONS
+from lanner.api.rest.member_routes import MEMBER_CALL_ERRORS, MEMBER_OPERATIONS
 from lanner.api.rest.operations import CALL_DEADLINE_MS, Operation
 from lanner.errors import (
     ConflictError,
     DeadLetterNotFound,
+    GroupInUse,
     GroupKindConflict,
     GroupNotFound,
+    IdempotencyConflict,
     MessageTooLarge,
     OffsetOutOfRange,
     Overloaded,
@@ -28,6 +42,7 @@ _WAITING_MS: Final = POLL_WAIT_MS_MAX + CALL_DEADLINE_MS
 _PUBLISH_ERRORS: Final = (
     TopicNotFound,
     PartitionNotFound,
+    IdempotencyConflict,
     MessageTooLarge,
     Overloaded,
     TopicFull,
@@ -35,7 +50,8 @@ _PUBLISH_ERRORS: Final = (
 )
 _GROUP_ERRORS: Final = (TopicNotFound, PartitionNotFound, GroupKindConflict)
 _IDEMPOTENCY: Final = {
-    "Idempotency-Key": "The same key again within the topic's dedup window stores nothing and returns the first result."
+    "Idempotency-Key": "The same key again within the topic's dedup window stores nothing and gets the first result; "
+    "with other messages it is refused."
 }
 FALCONQ: Final = "FalconQ"
 _TOPIC: Final = "/v1/topics/{topic}"
@@ -117,21 +133,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/poll",
         groups.poll_group,
         "Lease messages, highest priority first",
-        body=shapes.PollRequest,
-        reply=shapes.PollReply,
-        errors=_GROUP_ERRORS,
+        body=group_shapes.PollRequest,
+        reply=group_shapes.PollReply,
+        errors=(*_GROUP_ERRORS, *MEMBER_CALL_ERRORS),
         tag="queue",
         deadline_ms=_WAITING_MS,
         description="The group is made by its first poll. Leases end at lease_until_ms: settle before that, or extend. "
-        "A client that goes away while it waits gives back what it would have got.",
+        "With member_id and no partitions it is of what the member holds, and counts as a "
+        "heartbeat. A client that goes away while it waits gives back what it would have got.",
     ),
     Operation(
         "POST",
         f"{_GROUP}/ack",
         groups.ack_messages,
         "Acknowledge leased messages",
-        body=shapes.AckRequest,
-        reply=shapes.SettleReply,
+        body=group_shapes.AckRequest,
+        reply=group_shapes.SettleReply,
         errors=(*_GROUP_ERRORS, GroupNotFound),
         tag="queue",
         description="Each message has its own outcome; one whose lease was lost does not fail the others.",
@@ -141,8 +158,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/nack",
         groups.nack_messages,
         "Give leased messages back for a retry",
-        body=shapes.NackRequest,
-        reply=shapes.SettleReply,
+        body=group_shapes.NackRequest,
+        reply=group_shapes.SettleReply,
         errors=(*_GROUP_ERRORS, GroupNotFound),
         tag="queue",
     ),
@@ -151,8 +168,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/extend",
         groups.extend_leases,
         "Extend leases",
-        body=shapes.ExtendRequest,
-        reply=shapes.SettleReply,
+        body=group_shapes.ExtendRequest,
+        reply=group_shapes.SettleReply,
         errors=(*_GROUP_ERRORS, GroupNotFound),
         tag="queue",
     ),
@@ -161,8 +178,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/reject",
         groups.reject_messages,
         "Make leased messages dead letters at once",
-        body=shapes.RejectRequest,
-        reply=shapes.SettleReply,
+        body=group_shapes.RejectRequest,
+        reply=group_shapes.SettleReply,
         errors=(*_GROUP_ERRORS, GroupNotFound),
         tag="queue",
     ),
@@ -173,10 +190,25 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         "Read a partition as a stream",
         query=shapes.ReadQuery,
         reply=shapes.ReadReply,
-        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange),
+        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange, *MEMBER_CALL_ERRORS),
         tag="messages",
         deadline_ms=_WAITING_MS,
         description="In offset order, whatever the priorities; nothing is taken. Ask for next_offset next.",
+    ),
+    Operation(
+        "GET",
+        f"{_TOPIC}/partitions/{{partition}}/stream",
+        streaming.stream_partition,
+        "Follow a partition as server-sent events",
+        query=shapes.StreamQuery,
+        reply=str,
+        errors=(TopicNotFound, PartitionNotFound, OffsetOutOfRange, Overloaded),
+        tag="messages",
+        headers={"Last-Event-ID": "The id of the last event that was seen: the stream goes on behind it."},
+        content_type="text/event-stream",
+        description="One event a message, in offset order; its id is the offset, its data the message as JSON. `hole` "
+        "tells of offsets that cannot be read, `end` why the stream ends. A comment comes every 15 seconds without "
+        "messages. A client that does not read for 30 seconds is let go, and may come again with Last-Event-ID.",
     ),
     Operation(
         "GET", "/v1/topics", topics.list_topics_v1, "Names of all topics", reply=shapes.TopicsReply, tag="topics"
@@ -236,7 +268,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_TOPIC}/groups",
         groups.list_groups,
         "Groups of a topic",
-        reply=shapes.GroupsReply,
+        reply=group_shapes.GroupsReply,
         errors=(TopicNotFound,),
         tag="groups",
     ),
@@ -245,7 +277,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         _GROUP,
         groups.describe_group,
         "How a group stands: lag, depth by priority, age of the oldest message",
-        reply=shapes.GroupReply,
+        reply=group_shapes.GroupReply,
         errors=(TopicNotFound, GroupNotFound),
         tag="groups",
     ),
@@ -254,7 +286,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         _GROUP,
         groups.drop_group,
         "Forget a group and its progress",
-        errors=(TopicNotFound, GroupNotFound),
+        errors=(TopicNotFound, GroupNotFound, GroupInUse),
         tag="groups",
         status=204,
     ),
@@ -263,8 +295,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/seek",
         groups.seek_group,
         "Move a group, back or forth",
-        body=shapes.SeekRequest,
-        errors=(*_GROUP_ERRORS, GroupNotFound, OffsetOutOfRange),
+        body=group_shapes.SeekRequest,
+        errors=(*_GROUP_ERRORS, GroupNotFound, OffsetOutOfRange, GroupInUse),
         tag="groups",
         status=204,
         description="By offsets, by time, or to the earliest or latest message. Ends the group's leases there.",
@@ -274,8 +306,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/commit",
         groups.commit_offsets,
         "Commit offsets of a stream group",
-        body=shapes.CommitRequest,
-        errors=(*_GROUP_ERRORS, OffsetOutOfRange),
+        body=group_shapes.CommitRequest,
+        errors=(*_GROUP_ERRORS, OffsetOutOfRange, *MEMBER_CALL_ERRORS),
         tag="groups",
         status=204,
     ),
@@ -284,7 +316,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         f"{_GROUP}/committed",
         groups.committed_offsets,
         "Committed offsets of a stream group",
-        reply=shapes.CommittedReply,
+        reply=group_shapes.CommittedReply,
         errors=(TopicNotFound, GroupNotFound, GroupKindConflict),
         tag="groups",
     ),
@@ -319,6 +351,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         errors=(*_GROUP_ERRORS, GroupNotFound, DeadLetterNotFound),
         tag="dead letters",
     ),
+    *MEMBER_OPERATIONS,
     *CLUSTER_OPERATIONS,
     Operation("GET", "/healthz", system.healthz, "Is the broker alive?", reply=shapes.HealthReply, tag="broker"),
     Operation(

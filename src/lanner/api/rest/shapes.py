@@ -38,7 +38,6 @@ def _settings_schema() -> dict[str, Any]:
 # Text of a value, key or header may be base64 of any bytes; it is then a third longer than what it stands for.
 _TEXT_MAX: Final = limits.MESSAGE_BYTES_MAX * 4 // 3 + 4
 _KEY_TEXT_MAX: Final = limits.KEY_BYTES_MAX * 4 // 3 + 4
-_MESSAGES_MAX: Final = limits.POLL_MESSAGES_MAX
 
 _PRIORITIES: Final = r"^([0-9]|low|normal|high)(,([0-9]|low|normal|high))*$"
 
@@ -56,7 +55,10 @@ PartitionId = Annotated[int, Meta(ge=0, le=limits.PARTITIONS_MAX - 1)]
 Token = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]
 Reason = Annotated[str, Meta(max_length=limits.REASON_LENGTH_MAX)]
 WaitMs = Annotated[int, Meta(ge=0, le=limits.POLL_WAIT_MS_MAX)]
-Settings = Annotated[dict[str, int | str], Meta(extra_json_schema=_settings_schema())]
+Settings = Annotated[
+    dict[str, int | str | Annotated[list[str], Meta(max_length=limits.HOLD_GROUPS_MAX)]],
+    Meta(extra_json_schema=_settings_schema()),
+]
 # JSON has only string keys: partition ids are written as digits there.
 PartitionOffsetsMap = Annotated[
     dict[int, Offset],
@@ -94,8 +96,26 @@ RULES: Final[dict[str, dict[str, Any]]] = {
     },
     "CreateTopicRequest": {"properties": {"settings": {"additionalProperties": False}}},
     "AlterTopicRequest": {"properties": {"settings": {"additionalProperties": False}}},
+    "JoinRequest": {
+        "anyOf": [{"required": [names], "properties": {names: {"minItems": 1}}} for names in ("topics", "patterns")]
+    },
     "SeekRequest": {"oneOf": [{"required": [choice]} for choice in ("offsets", "time_ms", "to")]},
-    "CommitRequest": {"dependentRequired": {"reader": ["sequence"], "sequence": ["reader"]}},
+    "CommitRequest": {
+        "dependentRequired": {"reader": ["sequence"], "member_id": ["generation"]},
+        "allOf": [
+            {
+                **_base64_when("metadata_encoding", "metadata", {"additionalProperties": {"pattern": _BASE64}}),
+                "else": {
+                    "properties": {
+                        "metadata": {"additionalProperties": {"maxLength": limits.COMMIT_METADATA_BYTES_MAX}}
+                    }
+                },
+            }
+        ],
+        "if": {"required": ["sequence"]},
+        "then": {"anyOf": [{"required": ["reader"]}, {"required": ["member_id"]}]},
+        "not": {"required": ["reader", "member_id"]},
+    },
     "DeadChoice": {"dependentRequired": {"offsets": ["partition"]}},
 }
 
@@ -255,6 +275,25 @@ class ReadQuery(Request, kw_only=True):
     ) = UNSET
     limit: Annotated[int, Meta(ge=1, le=limits.LIST_ITEMS_MAX)] = 100
     wait_ms: WaitMs = 0
+    group: Annotated[Name, Meta(description="Of the member that reads.")] | UnsetType = UNSET
+    member_id: (
+        Annotated[str, Meta(min_length=1, max_length=limits.IDENTITY_LENGTH_MAX, description="Of a stream group.")]
+        | UnsetType
+    ) = UNSET
+    number: Offset = 0
+    generation: Annotated[Offset, Meta(description="Of the newest view that the member acts on.")] = 0
+
+
+class StreamQuery(Request, kw_only=True):
+    offset: Annotated[Offset, Meta(description="Where to begin; wins over start.")] | UnsetType = UNSET
+    start: Literal["earliest", "latest"] = "earliest"
+    priorities: (
+        Annotated[str, Meta(pattern=_PRIORITIES, description="Only these: 0 to 9, low, normal, high; with commas.")]
+        | UnsetType
+    ) = UNSET
+    wait_ms: (
+        Annotated[WaitMs, Meta(description="End when nothing has come for so long; absent: go on.")] | UnsetType
+    ) = UNSET
 
 
 class HoleOut(Shape, kw_only=True):
@@ -271,159 +310,6 @@ class ReadReply(Shape, kw_only=True):
     next_offset: int
     messages: list[MessageOut]
     holes: Annotated[list[HoleOut], Meta(description="What cannot be read, and why.")] | UnsetType = UNSET
-
-
-# ------------------------------------------------------------------ /v1: groups
-
-
-class PollRequest(Request, kw_only=True):
-    max_messages: Annotated[int, Meta(ge=1, le=_MESSAGES_MAX)] = 10
-    max_bytes: Annotated[int, Meta(ge=1, le=limits.POLL_BYTES_MAX)] = limits.MIB
-    wait_ms: WaitMs = 0
-    lease_ms: Annotated[int, Meta(ge=limits.LEASE_MS_MIN, le=limits.LEASE_MS_MAX)] | UnsetType = UNSET
-    auto_ack: bool = False
-    start: Literal["earliest", "latest"] = "earliest"
-    partitions: Annotated[list[PartitionId], Meta(min_length=1, max_length=limits.POLL_PARTITIONS_MAX)] | UnsetType = (
-        UNSET
-    )
-
-
-class LeasedMessage(MessageOut, kw_only=True):
-    attempt: int
-    token: Annotated[int, Meta(description="Settles the message, together with its partition and offset.")]
-    lease_until_ms: int
-
-
-class PollReply(Shape, kw_only=True):
-    topic: str
-    group: str
-    count: int
-    messages: list[LeasedMessage]
-
-
-class SettleTarget(Request, kw_only=True):
-    """A polled message; other fields of it may stay where they are. `count` takes in those right behind it."""
-
-    partition: PartitionId
-    offset: Offset
-    token: Token
-    count: Annotated[int, Meta(ge=1, le=limits.POLL_MESSAGES_MAX)] = 1
-    id: Any = UNSET
-    value: Any = UNSET
-    encoding: Any = UNSET
-    key: Any = UNSET
-    key_encoding: Any = UNSET
-    headers: Any = UNSET
-    headers_encoding: Any = UNSET
-    priority: Any = UNSET
-    timestamp_ms: Any = UNSET
-    deliver_at_ms: Any = UNSET
-    expires_at_ms: Any = UNSET
-    attempt: Any = UNSET
-    lease_until_ms: Any = UNSET
-
-
-_Targets = Annotated[list[SettleTarget], Meta(min_length=1, max_length=limits.SETTLE_RANGES_MAX)]
-
-
-class AckRequest(Request, kw_only=True):
-    messages: _Targets
-
-
-class NackRequest(Request, kw_only=True):
-    messages: _Targets
-    delay_ms: Annotated[DelayMs, Meta(description="Until the retry; the topic's backoff unless given.")] | UnsetType = (
-        UNSET
-    )
-    reason: Reason = ""
-
-
-class ExtendRequest(Request, kw_only=True):
-    messages: _Targets
-    lease_ms: Annotated[int, Meta(ge=limits.LEASE_MS_MIN, le=limits.LEASE_MS_MAX)] | UnsetType = UNSET
-
-
-class RejectRequest(Request, kw_only=True):
-    messages: _Targets
-    reason: Reason = ""
-
-
-class SettledTarget(Shape, kw_only=True):
-    partition: int
-    offset: int
-    count: Annotated[int, Meta(description="On how many messages it took effect.")]
-    error: Annotated[str, Meta(description="A name of the error catalogue, such as LeaseLost.")] | UnsetType = UNSET
-
-
-class SettleReply(Shape, kw_only=True):
-    settled: int
-    failed: int
-    messages: list[SettledTarget]
-
-
-class GroupsReply(Shape, kw_only=True):
-    topic: str
-    groups: list[str]
-
-
-class GroupPartition(Shape, kw_only=True):
-    partition: int
-    offset: int
-    lag: int
-    ready: int
-    leased: int
-    waiting: int
-    dead: int
-    depth: dict[str, int]
-    oldest_age_ms: int
-
-
-class GroupReply(Shape, kw_only=True):
-    topic: str
-    group: str
-    kind: str
-    lag: int
-    ready: int
-    leased: int
-    waiting: int
-    dead: int
-    depth: Annotated[dict[str, int], Meta(description="Ready, by priority: new messages and those that are due again.")]
-    oldest_age_ms: Annotated[int, Meta(description="How long the oldest unsettled message has been there; 0: none.")]
-    partitions: list[GroupPartition]
-
-
-class SeekRequest(Request, kw_only=True):
-    """Exactly one of the three."""
-
-    offsets: PartitionOffsetsMap | UnsetType = UNSET
-    time_ms: TimeMs | UnsetType = UNSET
-    to: Literal["earliest", "latest"] | UnsetType = UNSET
-
-
-class CommitRequest(Request, kw_only=True):
-    offsets: PartitionOffsetsMap
-    reader: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=limits.IDENTITY_LENGTH_MAX,
-            description="Whose commit this is: a name chosen at random. One that is sent again under the same sequence "
-            "does nothing.",
-        ),
-    ] = ""
-    sequence: Annotated[
-        int, Meta(ge=0, le=limits.OFFSET_MAX, description="Of this reader's commits, rising; needed with a reader.")
-    ] = -1
-
-
-class CommittedReply(Shape, kw_only=True):
-    topic: str
-    group: str
-    offsets: dict[str, int]
-
-
-class DoneReply(Shape, kw_only=True):
-    status: str
 
 
 # ------------------------------------------------------------------ /v1: dead letters

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType, structs
 
-from lanner import limits
+from lanner.api.following import seen_by
+from lanner.api.reading import FETCH_BYTES, page_of
 from lanner.api.rest.operations import Call, Prepared
 from lanner.api.rest.shapes import (
     AlterTopicRequest,
@@ -26,18 +26,14 @@ from lanner.api.rest.shapes import (
     TopicReply,
     TopicsReply,
 )
-from lanner.api.rest.values import text_of, texts_of
-from lanner.batch import decode
-from lanner.broker.desks.delivery import raw_bytes
+from lanner.api.rest.values import given, text_of, texts_of
 from lanner.calls import Answer
-from lanner.calls.merging import Room
-from lanner.errors import MalformedBatch
-from lanner.model import FLAG_DELAYED, FLAG_EXPIRED, Message, check_name, message_flags, parse_priority
-from lanner.net.clock import now_ms
+from lanner.errors import ValidationError
+from lanner.forwarding.delivery import raw_bytes
+from lanner.model import FLAG_DELAYED, FLAG_EXPIRED, Message, check_name, parse_priority
 from lanner.wire import administration as wire
-from lanner.wire.messages import Fetch, Fetched, FetchedBatch, Offsets
+from lanner.wire.messages import Fetch, Fetched, Offsets
 
-_READ_BYTES_MAX = limits.MIB
 _FLAGS: Final[tuple[tuple[int, Literal["delayed", "expired"]], ...]] = (
     (FLAG_DELAYED, "delayed"),
     (FLAG_EXPIRED, "expired"),
@@ -86,112 +82,73 @@ async def topic_offsets(call: Call[NoBody, TimeQuery]) -> OffsetsReply:
 
 async def read_partition(call: Call[NoBody, ReadQuery]) -> Prepared:
     query = call.query
-    lanes = 0
-    if not isinstance(query.priorities, UnsetType):
-        for priority in query.priorities.split(","):
-            lanes |= 1 << parse_priority(priority)
-    fetch = Fetch(call.topic, call.partition, query.offset, _READ_BYTES_MAX, query.wait_ms, lanes=lanes)
-    fetched = await call.ask(fetch)
-    return Prepared(lambda: _read(call, fetched), sum([raw_bytes(data) for data in fetched.bulk]))
-
-
-def _read(call: Call[NoBody, ReadQuery], answer: Answer[Fetched]) -> ReadReply:
-    """Message by message, as far as the page has room; one always fits."""
-    query, room, fetched = call.query, Room(limits.LIST_BYTES_MAX), answer.control
-    messages: list[MessageOut] = []
-    holes: list[HoleOut] = []
-    next_offset = fetched.next_offset
-    for batch, data in zip(fetched.batches, answer.bulk, strict=True):
-        end_offset = batch.base_offset + batch.count
-        try:
-            found = messages_of(call.topic, call.partition, batch, data, fetched.time_ms or now_ms())
-        except MalformedBatch:
-            holes.append(_hole(max(batch.base_offset, query.offset), end_offset, "malformed"))
-            continue
-        fitting = _fitting(
-            [message for message in found if message.offset >= query.offset], room, query.limit - len(messages)
-        )
-        messages += [shown(message) for message in fitting.shown]
-        if fitting.next_offset is not None:
-            next_offset = fitting.next_offset
-            break
-    holes += [_hole(first, end, "retention") for first, end in fetched.holes if first < next_offset]
-    holes += [_hole(first, end, "damaged") for first, end in fetched.damaged if first < next_offset]
-    return ReadReply(
-        topic=call.topic,
-        partition=call.partition,
-        first_offset=fetched.first_offset,
-        end_offset=fetched.end_offset,
-        next_offset=next_offset,
-        messages=messages,
-        holes=sorted(holes, key=lambda hole: hole.first_offset) or UNSET,
+    fetch = Fetch(
+        call.topic, call.partition, query.offset, FETCH_BYTES, query.wait_ms, lanes=lanes_of(query.priorities)
     )
+    if query.member_id is not UNSET or query.group is not UNSET:
+        fetch = await _of_member(call, fetch)
+    fetched = await call.ask(fetch)
+    return Prepared(lambda: _read(fetch, fetched, query.limit), sum([raw_bytes(data) for data in fetched.bulk]))
 
 
-def _hole(first_offset: int, next_offset: int, reason: Literal["retention", "malformed", "damaged"]) -> HoleOut:
-    return HoleOut(first_offset=first_offset, next_offset=next_offset, reason=reason)
+async def _of_member(call: Call[NoBody, ReadQuery], fetch: Fetch) -> Fetch:
+    query = call.query
+    group, member_id = check_name(given(query.group), "group"), given(query.member_id)
+    if not member_id:
+        raise ValidationError("only a member reads for a group: give its member_id too", field="member_id")
+    number, generation = await seen_by(call.service, call.identity, group, member_id, query.number, query.generation)
+    return structs.replace(fetch, group=group, member_id=member_id, number=number, generation=generation)
 
 
-class _Fitting(NamedTuple):
-    shown: Sequence[Message]
-    next_offset: int | None  # None: all of them
+def lanes_of(priorities: str | UnsetType) -> int:
+    """The lanes that a list of priorities names, as a mask; 0: all."""
+    lanes = 0
+    if not isinstance(priorities, UnsetType):
+        for priority in priorities.split(","):
+            lanes |= 1 << parse_priority(priority)
+    return lanes
 
 
-def _fitting(messages: Sequence[Message], room: Room, limit: int) -> _Fitting:
-    for place, message in enumerate(messages):
-        size = len(message.value) + len(message.key or b"")
-        if place >= limit or (not room.has(size) and not room.is_empty):
-            return _Fitting(messages[:place], message.offset)
-        room.take(size)
-    return _Fitting(messages, None)
-
-
-def messages_of(
-    topic: str, partition: int, fetched: FetchedBatch, data: bytes | memoryview, read_ms: int
-) -> list[Message]:
-    """The messages of a fetched batch, in offset order."""
-    batch = decode(data)
-    values, keys, headers = batch.values(), batch.keys(), batch.headers()
-    positions = batch.positions if batch.positions is not None else range(batch.count)
-    flags = message_flags(batch.header.deliver_at_ms, batch.header.expires_at_ms, read_ms)
-    return [
-        Message(
-            topic=topic,
-            partition=partition,
-            offset=fetched.base_offset + position,
-            value=values[place],
-            key=keys[place],
-            headers=headers[place],
-            priority=batch.header.priority,
-            timestamp_ms=fetched.append_ms,
-            deliver_at_ms=batch.header.deliver_at_ms,
-            expires_at_ms=batch.header.expires_at_ms,
-            flags=flags,
-        )
-        for place, position in enumerate(positions)
-    ]
+def _read(asked: Fetch, answer: Answer[Fetched], limit: int) -> ReadReply:
+    page = page_of(asked, answer, limit)
+    return ReadReply(
+        topic=asked.topic,
+        partition=asked.partition,
+        first_offset=answer.control.first_offset,
+        end_offset=answer.control.end_offset,
+        next_offset=page.next_offset,
+        messages=[shown(message) for message in page.messages],
+        holes=[HoleOut(**hole._asdict()) for hole in page.holes] or UNSET,
+    )
 
 
 def shown(message: Message) -> MessageOut:
+    return MessageOut(**fields_of(message))
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """What MessageOut, and what extends it, says of a message; without what it does not have."""
     value, encoding = text_of(message.value)
-    key, key_encoding = text_of(message.key) if message.key is not None else (UNSET, UNSET)
-    headers, headers_encoding = texts_of(message.headers) if message.headers else (UNSET, UNSET)
-    return MessageOut(
-        id=message.id,
-        partition=message.partition,
-        offset=message.offset,
-        value=value,
-        encoding=encoding,
-        key=key,
-        key_encoding=key_encoding,
-        headers=headers,
-        headers_encoding=headers_encoding,
-        priority=message.priority,
-        timestamp_ms=message.timestamp_ms,
-        deliver_at_ms=message.deliver_at_ms or UNSET,
-        expires_at_ms=message.expires_at_ms or UNSET,
-        flags=[name for flag, name in _FLAGS if message.flags & flag] or UNSET,
-    )
+    fields: dict[str, Any] = {
+        "id": message.id,
+        "partition": message.partition,
+        "offset": message.offset,
+        "value": value,
+        "encoding": encoding,
+        "priority": message.priority,
+        "timestamp_ms": message.timestamp_ms,
+    }
+    if message.key is not None:
+        fields["key"], fields["key_encoding"] = text_of(message.key)
+    if message.headers:
+        fields["headers"], fields["headers_encoding"] = texts_of(message.headers)
+    if message.deliver_at_ms:
+        fields["deliver_at_ms"] = message.deliver_at_ms
+    if message.expires_at_ms:
+        fields["expires_at_ms"] = message.expires_at_ms
+    if message.flags:
+        fields["flags"] = [name for flag, name in _FLAGS if message.flags & flag] or UNSET
+    return fields
 
 
 def _described(known: wire.TopicDescription) -> TopicReply:

@@ -40,3 +40,8 @@ def bytes_of(text: str, encoding: str | UnsetType, field: str) -> bytes:
         raise ValidationError(
             f"{field} is not base64 ({error}): encode it, or leave the encoding out to send plain text", field=field
         ) from None
+
+
+def given(text: str | UnsetType) -> str:
+    """A text that may be left out; empty: it was."""
+    return "" if isinstance(text, UnsetType) else text

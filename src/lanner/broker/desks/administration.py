@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lanner import features, limits, partition
-from lanner.broker.desks.calls import age_ms
-from lanner.broker.desks.checks import check_number
 from lanner.broker.desks.desk import Desk
+from lanner.broker.desks.fencing import Said
 from lanner.broker.replicas.replica import Replica
 from lanner.calls import Answer, Identity
 from lanner.calls.merging import chosen_partitions, dead_partitions
 from lanner.cluster import Topic, check_settings, encode_alter_topic, encode_create_topic, encode_delete_topic
 from lanner.errors import (
     DeadlineExceeded,
+    GroupInUse,
     GroupNotFound,
     LannerError,
     TopicExists,
     TopicNotFound,
     ValidationError,
 )
+from lanner.forwarding.checks import check_number, check_partition
+from lanner.forwarding.values import age_ms
 from lanner.model import TopicSettings, check_name
 from lanner.net.clock import now_ms as wall_clock_ms
 from lanner.wire.administration import (
@@ -49,6 +52,7 @@ from lanner.wire.administration import (
     TopicNames,
 )
 from lanner.wire.cluster import RaftStatus, RaftStatusReply
+from lanner.wire.members import AlterGroup
 from lanner.wire.messages import BrokerInfo, Empty, Metadata, MetadataReply, PartitionInfo, TopicInfo
 
 _LEADERS_TIMEOUT_MS: Final = 10_000
@@ -234,6 +238,14 @@ class Administration(Desk):
 
     async def drop_group(self, call: DropGroup) -> Answer[Empty]:
         found = self._topic(call.topic)
+        group = self._engine.cluster.group(call.group)
+        if group is not None and group.members:
+            raise GroupInUse(
+                f"group {call.group!r} has {len(group.members)} members: stop them first, or evict them "
+                f"(`lanner group members {shlex.quote(call.group)}` shows them)",
+                group=call.group,
+                members=len(group.members),
+            )
         for number, _ in self._replicas_with(found, call.group, call.partitions):
             await self._ask(found, number, partition.DropGroup(call.group))
         return Answer(Empty())
@@ -259,9 +271,30 @@ class Administration(Desk):
                 target = replica.partition.offset_at_time(call.time_ms) if call.time_ms is not None else call.to
                 assert target is not None
                 moves.append((number, target))
-        asked = (self._ask(found, number, partition.Seek(call.group, target)) for number, target in moves)
-        await asyncio.gather(*asked)
+        word = await self._word_of(call)
+        seeks = [
+            (number, partition.Seek(call.group, target, await self._fencing.fence(word, found, number)))
+            for number, target in moves
+        ]
+        await asyncio.gather(*(self._ask(found, number, seek) for number, seek in seeks))
         return Answer(Empty())
+
+    async def _word_of(self, call: Seek) -> Said:
+        """As what a seek acts: as an outsider where no members work, and by force under a generation of its own.
+
+        The present generation may equal the grant of an owner, whose next commit would undo the seek."""
+        group = self._engine.cluster.group(call.group)
+        if call.generation or group is None or group.shared or not group.members:
+            return Said(call.group, "", call.number, call.generation)
+        if not call.force:
+            raise GroupInUse(
+                f"the {len(group.members)} members of group {call.group!r} are at work: stop them first, or seek by "
+                "force (--force); then they lose what they have in hand, and go on from there",
+                group=call.group,
+                members=len(group.members),
+            )
+        begun = (await self.handle(AlterGroup(call.group))).control
+        return Said(call.group, "", begun.number, begun.generation)
 
     # ------------------------------------------------------------------ dead letters
 
@@ -305,7 +338,7 @@ class Administration(Desk):
     async def raft_status(self, call: RaftStatus) -> Answer[RaftStatusReply]:
         """How the log of a partition stands: of the leader's replica, or of the one on the broker that is named."""
         found = self._topic(call.topic)
-        self._check_partition(found, call.partition)
+        check_partition(found, call.partition)
         replica = self._engine.replicas.get(found.set_ids[call.partition])
         if replica is None or (call.node_id != self.node_id and not replica.leads):
             raise self._routes.not_leader(found, call.partition)

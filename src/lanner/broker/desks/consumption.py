@@ -10,17 +10,20 @@ from typing import Final
 from msgspec import structs
 
 from lanner import limits, partition
-from lanner.broker.desks.calls import LeasedBatch
-from lanner.broker.desks.checks import check_number, check_poll, check_settle, check_start
 from lanner.broker.desks.desk import Desk
-from lanner.broker.desks.fitting import TAKING_LEASE_MS, reply_bytes_max
+from lanner.broker.desks.fencing import REFUSALS
 from lanner.broker.desks.leases import Leased
+from lanner.broker.replicas.replica import Replica
 from lanner.calls import Answer
-from lanner.errors import NotLeader, ValidationError
+from lanner.cluster import Topic
+from lanner.errors import NotLeader, PartitionNotFound, ValidationError
+from lanner.forwarding.checks import check_number, check_partition, check_poll, check_settle, check_start
+from lanner.forwarding.fitting import TAKING_LEASE_MS, reply_bytes_max
+from lanner.forwarding.values import LeasedBatch
 from lanner.model import check_name
 from lanner.wire.messages import (
-    Glance,
-    Glanced,
+    BestPriority,
+    BestPriorityFound,
     LeasedRange,
     Poll,
     Polled,
@@ -32,6 +35,7 @@ from lanner.wire.messages import (
 )
 
 _NOT_LED: Final = SettledItem(NotLeader.code, 0)
+_NOT_THERE: Final = SettledItem(PartitionNotFound.code, 0)
 
 
 class Consumption(Desk):
@@ -56,12 +60,21 @@ class Consumption(Desk):
             call.min_priority,
         )
         number = self._polling.called(call.topic, call.group, call.member, sequence)
+        if call.member_id:
+            self._fencing.hear(call.group, call.member_id)
         deadline = self._loop.time() + call.wait_ms / 1_000
         while True:
-            found = self._topic(call.topic)  # anew each time: topics grow, and go
+            found = self._topic(call.topic, call.incarnation)  # anew each time: topics grow, and go
+            outside = self._fencing.outside()  # and this: groups change
+            fenced = bool(call.member_id) or (outside is not None and self._fencing.concerns(call.group))
             replicas = self._replicas(found, call.partitions)
             try:
-                leased, limited = await self._polling.lease(replicas, request, number)
+                if fenced:
+                    leased, limited = await self._lease_fenced(found, replicas, call, request, number)
+                else:
+                    if outside != request.fence:
+                        request = request._replace(fence=outside)
+                    leased, limited = await self._polling.lease(replicas, request, number)
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             if leased:
@@ -74,7 +87,21 @@ class Consumption(Desk):
             left = deadline - self._loop.time()
             if left <= 0 or self._readiness.draining:
                 return Answer(Polled([], limited, self._polling.best_lane(replicas, call.group)))
-            await self._questions.news([replica for _, replica in replicas], left)
+            with self._fencing.present(call.group, call.member_id):
+                await self._questions.news([replica for _, replica in replicas], left, call.group if fenced else "")
+
+    async def _lease_fenced(
+        self, topic: Topic, replicas: list[tuple[int, Replica]], call: Poll, request: partition.Poll, number: int
+    ) -> tuple[list[Leased], bool]:
+        """Lease as what the caller stands for now. A poll that is repeated has its leases back, whatever that is."""
+        try:
+            fences = await self._fencing.fences(call, topic, replicas)
+        except REFUSALS:
+            leased = await self._polling.lease_refused(replicas, request, number) if request.sequence >= 0 else []
+            if not leased:
+                raise
+            return leased, False
+        return await self._polling.lease(replicas, request, number, fences)
 
     async def _read(
         self, request: partition.Poll, leased: list[Leased], call: int, auto_ack: bool
@@ -94,7 +121,7 @@ class Consumption(Desk):
             raise
         return batches, dead
 
-    async def glance(self, call: Glance) -> Answer[Glanced]:
+    async def best_priority(self, call: BestPriority) -> Answer[BestPriorityFound]:
         """The most urgent lane with something for the group, leasing nothing; waits while there is none."""
         check_name(call.group, "group")
         check_number("wait_ms", call.wait_ms, 0, limits.POLL_WAIT_MS_MAX)
@@ -108,10 +135,10 @@ class Consumption(Desk):
             except NotLeader:
                 raise self._lost_one(found, replicas) from None
             self._polling.check_kind(replicas, call.group)
-            lane = self._polling.best_lane(replicas, call.group)
+            lane, count = self._polling.best(replicas, call.group)
             left = deadline - self._loop.time()
             if lane >= 0 or left <= 0 or self._readiness.draining:
-                return Answer(Glanced(lane))
+                return Answer(BestPriorityFound(lane, count))
             await self._questions.news([replica for _, replica in replicas], left)
 
     async def settle(self, call: Settle) -> Answer[Settled]:
@@ -126,6 +153,8 @@ class Consumption(Desk):
         self, call: Settle | Release, kind: type[partition.Settle] | type[partition.Release]
     ) -> Answer[Settled]:
         check_name(call.group, "group")
+        if isinstance(call, Settle):
+            self._fencing.hear(call.group, call.member_id)  # and no more: the token of a lease is a fence of its own
         items = call.items
         if len(items) > limits.SETTLE_RANGES_MAX:
             raise ValidationError(f"{len(items)} ranges in one call; {limits.SETTLE_RANGES_MAX} are allowed")
@@ -133,9 +162,14 @@ class Consumption(Desk):
         by_partition: dict[int, list[int]] = {}
         for place, item in enumerate(items):
             check_settle(item)
-            self._check_partition(found, item.partition)
             by_partition.setdefault(item.partition, []).append(place)
         results = [_NOT_LED] * len(items)
+        gone = [number for number in by_partition if not 0 <= number < len(found.set_ids)]
+        if gone and len(gone) == len(by_partition):
+            check_partition(found, gone[0])
+        for number in gone:  # of a topic that was made anew, perhaps; the others take effect all the same
+            for place in by_partition.pop(number):
+                results[place] = _NOT_THERE
 
         async def settle_in(number: int, places: list[int]) -> None:
             request = kind(call.group, [structs.astuple(items[place])[1:] for place in places])

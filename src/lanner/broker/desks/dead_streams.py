@@ -12,12 +12,12 @@ from functools import partial
 from typing import Final
 
 from lanner import batch, features, limits
-from lanner.broker.desks.checks import check_number
 from lanner.broker.desks.desk import Desk
 from lanner.broker.replicas.replica import Replica
 from lanner.calls import Answer
 from lanner.cluster import Topic
 from lanner.errors import GroupKindConflict, GroupNotFound, LannerError, NotSupported, StaleIncarnation
+from lanner.forwarding.checks import check_number
 from lanner.model import GroupKind, check_name
 from lanner.partition import DeadRun, DeadStretch, NumberDead, batch_start
 from lanner.wire import dead

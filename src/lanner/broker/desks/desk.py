@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lanner.broker.desks.fencing import REFUSALS, Fencing, placed
 from lanner.broker.desks.leases import LeaseReader
 from lanner.broker.desks.pages import Pages
 from lanner.broker.desks.polling import Polling
-from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.desks.routes import Routes
 from lanner.broker.parts import Parts
@@ -24,14 +24,18 @@ from lanner.calls import Action, Answer, Bulk, Identity, row_of
 from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import (
     DeadlineExceeded,
+    LannerError,
+    MemberFenced,
     NotLeader,
-    PartitionNotFound,
     ServiceUnavailable,
     StaleIncarnation,
     TopicNotFound,
     ValidationError,
 )
+from lanner.forwarding.batches import Router
+from lanner.forwarding.checks import check_partition
 from lanner.model import check_name
+from lanner.net.clients import Clients
 from lanner.wire.messages import AnswerT, Call
 
 _NO_LEADER_RETRY_MS: Final = 1_000
@@ -55,6 +59,7 @@ class Desk:
         self._membership = parts.membership
         self._steward = parts.steward
         self._tries = parts.tries
+        self._homes = parts.homes  # told of every call that names a member
         self._outages = parts.outages
         self._scrubbing = parts.scrubbing
         self._room = parts.room
@@ -67,11 +72,15 @@ class Desk:
         self._producer_ids_until = 0.0
         self._on_the_way: Counter[int] = Counter()  # bytes of publishes by set, where the topic bounds them
         self._questions = Questions(parts.engine, parts.kick)
+        parts.homes.on_changed.append(self._questions.wake_groups)
         self._polling = Polling(parts.engine, parts.clock, self._router, self._questions)
+        self._fencing = Fencing(parts.engine, parts.waiting, parts.homes)
         self._leases = LeaseReader(parts.reader)
         self._pages = Pages(parts.reader)
         self._routes = Routes(parts.node_id, parts.name, parts.engine, parts.leaders, parts.peers)
+        self.fenced: Counter[str] = Counter()  # calls refused because of what their callers stand for, by call
         self.fetched_bytes = {"leader": 0, "follower": 0}  # handed to readers of streams, by what this broker was
+        self.clients = Clients(parts.wall_ms)  # the doors write down who is connected
         self.auto_create = parts.settings.auto_create_topics
         self.node_id = parts.node_id
         self.own = Identity(parts.node_id, "broker")  # who works here for several callers, or for none
@@ -125,13 +134,22 @@ class Desk:
         """Refuse new work and end the long polls, so that the doors can close without cutting anybody off."""
         self._readiness.draining = True
         self._questions.wake_all()
+        self._homes.wake_all()
 
     # ------------------------------------------------------------------ calls
 
     async def handle(self, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
         """Serve a call on this broker, for somebody who was checked."""
         handler = self.handlers[type(call)]
-        return await (handler(call, bulk) if bulk else handler(call))
+        try:
+            return await (handler(call, bulk) if bulk else handler(call))
+        except REFUSALS as error:
+            self._note_refusal(call, error)
+            raise
+
+    def _note_refusal(self, call: Call[Any], error: LannerError) -> None:
+        if isinstance(error, REFUSALS):
+            self.fenced[row_of(call).command.name.lower()] += 1
 
     async def serve(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
         """Check who asks, and serve the call on this broker alone."""
@@ -142,6 +160,8 @@ class Desk:
         """Whether the caller may make this call, as its row says."""
         row = row_of(call)
         self.admit(identity, row.action_of(call), row.topics(call), while_draining=row.while_draining)
+        if identity.connection is not None:
+            identity.connection.note(call)
 
     def admit(
         self, identity: Identity, action: Action, topics: Iterable[str] = (), *, while_draining: bool = False
@@ -180,25 +200,8 @@ class Desk:
         """For the forwarder: the topic, as this broker knows it."""
         return self._topic(name, incarnation)
 
-    def check_partitions(self, topic: Topic, partitions: Sequence[int] | None) -> list[int]:
-        """These partitions, each once and each there; all of them for None. They may be led anywhere."""
-        if partitions is None:
-            return list(range(len(topic.set_ids)))
-        chosen = list(dict.fromkeys(partitions))
-        for partition in chosen:
-            self._check_partition(topic, partition)
-        return chosen
-
-    def _check_partition(self, topic: Topic, partition: int) -> None:
-        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < len(topic.set_ids):
-            raise PartitionNotFound(
-                f"topic {topic.name!r} has partitions 0 to {len(topic.set_ids) - 1}, not {partition!r}",
-                topic=topic.name,
-                partition=partition,
-            )
-
     def _replica(self, topic: Topic, partition: int) -> Replica:
-        self._check_partition(topic, partition)
+        check_partition(topic, partition)
         replica = self._engine.replicas.get(topic.set_ids[partition])
         if replica is None or not replica.leads:
             raise self._routes.not_leader(topic, partition)
@@ -220,6 +223,8 @@ class Desk:
             answer, _ = await self._questions.ask(replica, request)
         except NotLeader:
             raise self._lost(topic, partition) from None
+        except MemberFenced as error:
+            raise placed(error, partition) from None
         return answer
 
     def _lost(self, topic: Topic, partition: int) -> NotLeader:
@@ -239,9 +244,13 @@ class Desk:
         try:
             return await self._proposer.propose(command)
         except DeadlineExceeded as error:
-            if self._leaders.leader_of(METADATA_SET):
-                raise
-            raise ServiceUnavailable(
-                "nobody leads the metadata at the moment; the change may still take effect: look, or ask again soon",
-                retry_after_ms=_NO_LEADER_RETRY_MS,
-            ) from error
+            raise self._undecided(error) from error
+
+    def _undecided(self, error: DeadlineExceeded) -> LannerError:
+        """Why a change of the metadata was not heard of in time."""
+        if self._leaders.leader_of(METADATA_SET):
+            return error
+        return ServiceUnavailable(
+            "nobody leads the metadata at the moment; the change may still take effect: look, or ask again soon",
+            retry_after_ms=_NO_LEADER_RETRY_MS,
+        )

@@ -12,12 +12,12 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import LeasedBatch, Range
-from lanner.broker.desks.delivery import DecodedBatches
 from lanner.broker.ports import PayloadReader
 from lanner.broker.replicas.replica import Replica
 from lanner.calls.merging import Room
 from lanner.errors import MalformedBatch
+from lanner.forwarding.delivery import DecodedBatches
+from lanner.forwarding.values import LeasedBatch, Range
 from lanner.partition import BatchRef, Lease, PollAnswer, batch_start
 
 _INLINE_MESSAGES_MAX: Final = 16  # so few are cut out of a decoded batch faster than a thread can be asked to
@@ -179,7 +179,7 @@ def _cut(portion: _Portion, found: LeasedBatch, bytes_max: int) -> tuple[LeasedB
         offset for lease in portion.leases for offset in range(lease.first_offset, lease.first_offset + lease.count)
     ]
     try:
-        decoded = batch.decode(found.data)
+        decoded = batch.decode(found.data, headers=False)
     except MalformedBatch:
         return found, []  # a batch always fits alone, and its reader sees what is wrong with it
     positions = decoded.positions or range(decoded.count)

@@ -26,6 +26,7 @@ from lanner.cluster import (
     encode_undrain_broker,
 )
 from lanner.errors import ConflictError, ValidationError
+from lanner.forwarding.checks import check_partition
 from lanner.wire import cluster as wire
 from lanner.wire.cluster import (
     ChangeCluster,
@@ -172,7 +173,7 @@ class Overview(Desk):
         if not call.topic or call.partition is None:
             raise ValidationError("name the topic and the partition", field="partition" if call.topic else "topic")
         found = self._topic(call.topic)
-        self._check_partition(found, call.partition)
+        check_partition(found, call.partition)
         return found.set_ids[call.partition]
 
 

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import LeasedBatch, Range
-from lanner.broker.desks.delivery import messages_of
 from lanner.broker.ports import PayloadReader
 from lanner.broker.replicas.replica import Replica
 from lanner.calls.merging import Room
 from lanner.errors import LannerError, MalformedBatch
+from lanner.forwarding.delivery import messages_of
+from lanner.forwarding.values import LeasedBatch, Range
 from lanner.model import LANES, Looked, LookPlace, Message
 from lanner.partition import BatchRef, DeadEntry, batch_start
 from lanner.wire.administration import DeadLetter

@@ -1,9 +1,11 @@
 """Polls over several partitions of one broker.
 
-A poll is claimed by one partition's decision at a time. Each step goes to the partition with the most urgent
-deliverable lane, and takes from it only what is at least as urgent as the best of the others, so that strict priority
-holds over the partitions of one broker too. A poll over several brokers says which lanes the others have something
-better than (`min_lane`), and is told what is left here.
+Each step goes to the partition with the most urgent deliverable lane, and takes from it only what is at least as urgent
+as the best of the others, so that strict priority holds over the partitions of one broker too. Equals that have little
+are asked in one turn, so that their decisions share one commit. A partition that has answered is not asked again for
+what came in meanwhile: while messages keep coming, a poll would go on for as many commits as it may, and its first
+messages would wait for its last. A poll over several brokers says which lanes the others have something better than
+(`min_lane`), and is told what is left here.
 
 What was taken is never lost because another partition failed: a poll that has something returns it.
 """
@@ -13,25 +15,30 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from lanner.broker.desks.calls import LeasedBatch, Range
+from lanner.broker.desks.fencing import placed
 from lanner.broker.desks.fitting import release_of
 from lanner.broker.desks.leases import Leased
-from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
 from lanner.broker.ports import Clock
 from lanner.broker.replicas.damage import DAMAGED
 from lanner.broker.replicas.engine import Engine
 from lanner.broker.replicas.replica import WAIT, Replica
-from lanner.calls.urgency import NOTHING, Urgency
+from lanner.calls.urgency import NOTHING, Ask, Urgency
 from lanner.errors import GroupKindConflict, LannerError
+from lanner.forwarding.batches import Router
+from lanner.forwarding.values import LeasedBatch, Range
 from lanner.model import GroupKind
-from lanner.partition import MakeGroup, Poll, Settle
+from lanner.partition import Fence, MakeGroup, Poll, Settle
+from lanner.partition.fences import REFUSED
 from lanner.partition.requests import SettleKind
 
 _POLLERS_MAX: Final = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX: Final = 16  # how many decisions one poll may be made of
+
+Fences = Mapping[int, Fence]  # by partition
 
 
 class Polling:
@@ -78,62 +85,86 @@ class Polling:
         """A sequence for a poll that names none, so that it is never taken for the repetition of another."""
         return self._first_sequence + self._router.turn()
 
-    async def lease(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> tuple[list[Leased], bool]:
-        """Lease from one partition after the other, the most urgent first, until the poll is full."""
+    async def lease(
+        self, replicas: list[tuple[int, Replica]], request: Poll, call: int, fences: Fences | None = None
+    ) -> tuple[list[Leased], bool]:
+        """Lease from one partition after the other, the most urgent first, until the poll is full.
+
+        `fences`: what the caller stands for on each partition; None: on all of them what the request says."""
         await self.make_group(replicas, request.group, request.start)
         self.check_kind(replicas, request.group)  # on all of them, before anything is leased on one
         if request.sequence < 0:
             request = request._replace(sequence=self._anonymous_sequence())
         elif self._may_repeat((replicas[0][1].set_id, request.group, request.member), request.sequence):
-            leased = await self._lease_again(replicas, request, call)
+            leased = await self._lease_again(replicas, request, call, fences)
             if leased:
                 return leased, False
-        return await self._lease_new(dict(replicas), request, call)
+        return await self._lease_new(dict(replicas), request, call, fences)
 
-    async def _lease_new(self, replicas: dict[int, Replica], request: Poll, call: int) -> tuple[list[Leased], bool]:
+    async def lease_refused(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
+        """What a poll that is refused by now was given before, if this is its repetition; nothing new."""
+        return await self._lease_again(replicas, request._replace(fence=REFUSED), call, None)
+
+    async def _lease_new(
+        self, replicas: dict[int, Replica], request: Poll, call: int, fences: Fences | None
+    ) -> tuple[list[Leased], bool]:
         leased: list[Leased] = []
         limited = False
         urgency: Urgency[int] = Urgency(request.max_messages, request.max_bytes, _STEPS_MAX, request.min_lane)
         sequences = itertools.count(request.sequence * _STEPS_MAX)
+        unasked = dict(replicas)
         while True:
-            self._look(replicas, request.group, urgency)
-            ask = urgency.next()
-            if ask is None:
+            self._look(unasked, request.group, urgency)
+            asks = list(iter(urgency.next, None))
+            if not asks:
                 break
-            replica = replicas[ask.place]
-            wanted = request._replace(
-                sequence=next(sequences),
-                max_messages=ask.max_messages,
-                max_bytes=ask.max_bytes,
-                min_lane=ask.min_priority,
-            )
+            for ask in asks:
+                unasked.pop(ask.place, None)
             try:
-                answer, index = await self._ask(replica, wanted, call)
-            except LannerError:
-                if leased:
-                    break
-                raise
+                answers = await self._ask_together(
+                    [(replicas[ask.place], _narrowed(request, ask, next(sequences), fences)) for ask in asks], call
+                )
             except BaseException:
                 self.give_back(request, leased, call)
                 raise
-            leases = [] if answer is WAIT else answer.leases
-            limited = limited or (answer is not WAIT and answer.limited)
-            messages = sum(lease.count for lease in leases)
-            size = sum(lease.ref.size * lease.count // lease.ref.count for lease in leases)
-            urgency.took(ask, messages, size)
-            if leases:
-                leased.append(Leased(ask.place, replica, _token_of(answer, index), answer))
-            else:
-                del replicas[ask.place]
+            failed: LannerError | None = None
+            for ask, (answer, index) in zip(asks, answers, strict=True):
+                if isinstance(answer, LannerError):
+                    failed = placed(answer, ask.place)
+                    continue
+                leases = [] if answer is WAIT else answer.leases
+                limited = limited or (answer is not WAIT and answer.limited)
+                messages = sum(lease.count for lease in leases)
+                size = sum(lease.ref.size * lease.count // lease.ref.count for lease in leases)
+                replica = replicas[ask.place]
+                left, count = self._best(replica, request.group)
+                urgency.took(ask, messages, size, left, count)
+                if leases:
+                    leased.append(Leased(ask.place, replica, _token_of(answer, index), answer))
+            if failed is not None:
+                if leased:
+                    break
+                raise failed
         return leased, limited
 
-    async def _ask(self, replica: Replica, request: Poll, call: int) -> tuple[Any, int]:
-        def give_back(answer: Any, index: int) -> None:
-            if answer is not WAIT:
-                whole = request._replace(sequence=request.sequence // _STEPS_MAX)
-                self.give_back(whole, [Leased(0, replica, _token_of(answer, index), answer)], call)
+    async def _ask_together(self, asked: Sequence[tuple[Replica, Poll]], call: int) -> list[tuple[Any, int]]:
+        """Ask these partitions in one turn, so that one commit holds what they decide; an answer may be an error."""
+        futures: list[asyncio.Future[tuple[Any, int]]] = []
+        try:
+            for replica, request in asked:
+                unheard = partial(self._give_back_one, replica, request, call)
+                futures.append(self._questions.put(replica, request, unheard))
+            return [await future for future in futures]
+        except BaseException:
+            for future, (replica, request) in zip(futures, asked, strict=False):
+                if not future.cancel() and not future.cancelled():
+                    self._give_back_one(replica, request, call, *future.result())
+            raise
 
-        return await self._questions.ask(replica, request, give_back)
+    def _give_back_one(self, replica: Replica, request: Poll, call: int, answer: Any, index: int) -> None:
+        if answer is not WAIT and not isinstance(answer, LannerError):
+            whole = request._replace(sequence=request.sequence // _STEPS_MAX)
+            self.give_back(whole, [Leased(0, replica, _token_of(answer, index), answer)], call)
 
     def give_back(self, request: Poll, leased: list[Leased], call: int) -> None:
         """Release, without counting a delivery, what was leased for a caller who will never hear of it."""
@@ -204,48 +235,72 @@ class Polling:
         await asyncio.gather(*(ack(replicas[partition], ranges) for partition, ranges in places.items()))
         return [one._replace(ranges=ranges) for one, ranges in zip(batches, acked, strict=True) if ranges]
 
-    async def _lease_again(self, replicas: list[tuple[int, Replica]], request: Poll, call: int) -> list[Leased]:
+    async def _lease_again(
+        self, replicas: list[tuple[int, Replica]], request: Poll, call: int, fences: Fences | None
+    ) -> list[Leased]:
         """What this very poll was given before, where its reply was lost: the same leases, as far as they live."""
         leased: list[Leased] = []
         first = request.sequence * _STEPS_MAX
         for partition, replica in replicas:
             for sequence in range(first, first + _STEPS_MAX):
                 if replica.partition.has_polled(request.group, request.member, sequence):
-                    answer, index = await self._ask(replica, request._replace(sequence=sequence), call)
+                    fence = request.fence if fences is None else fences[partition]
+                    ((answer, index),) = await self._ask_together(
+                        [(replica, request._replace(sequence=sequence, fence=fence))], call
+                    )
+                    if isinstance(answer, LannerError):
+                        raise answer
                     if answer is not WAIT and answer.leases:
                         leased.append(Leased(partition, replica, _token_of(answer, index), answer))
         return leased
 
-    async def make_group(self, replicas: list[tuple[int, Replica]], group: str, start: str) -> None:
+    async def make_group(
+        self, replicas: list[tuple[int, Replica]], group: str, start: str, kind: GroupKind = GroupKind.QUEUE
+    ) -> None:
         """A group begins on all its partitions at once: what is appended from now on is new to it everywhere."""
         missing = [replica for _, replica in replicas if not replica.partition.has_group(group)]
         if missing:
-            make = MakeGroup(group, GroupKind.QUEUE, start)
+            make = MakeGroup(group, kind, start)
             await asyncio.gather(*(self._questions.ask(replica, make) for replica in missing))
 
     def best_lane(self, replicas: list[tuple[int, Replica]], group: str) -> int:
         """The most urgent lane with something for the group on these; -1: there is nothing."""
-        now_ms = self._clock.now_ms()
-        best = NOTHING
-        for _, replica in replicas:
-            lane = replica.partition.best_lane(group, now_ms)
-            if lane is not None and lane > best:
-                best = lane
-        return best
+        return self.best(replicas, group)[0]
 
-    def check_kind(self, replicas: list[tuple[int, Replica]], group: str) -> None:
+    def best(self, replicas: list[tuple[int, Replica]], group: str) -> tuple[int, int]:
+        """The same, and how many messages of that lane there may be."""
+        found = [self._best(replica, group) for _, replica in replicas]
+        lane = max(lane for lane, _ in found)
+        return lane, sum(count for other, count in found if other == lane)
+
+    def _best(self, replica: Replica, group: str) -> tuple[int, int]:
+        """The most urgent lane with something for the group here, and how many messages it may have."""
+        lane = replica.partition.best_lane(group, self._clock.now_ms())
+        return (NOTHING, 0) if lane is None else (lane, replica.partition.count_in(group, lane))
+
+    def check_kind(self, replicas: list[tuple[int, Replica]], group: str, kind: GroupKind = GroupKind.QUEUE) -> None:
         for _, replica in replicas:
-            if replica.partition.kind_of(group) is GroupKind.STREAM:
-                raise GroupKindConflict(f"{group!r} is a stream group; poll under another name", group=group)
+            found = replica.partition.kind_of(group)
+            if found is not None and found is not kind:
+                raise GroupKindConflict(f"{group!r} is a {found} group; use another name", group=group)
 
     def _look(self, replicas: Mapping[int, Replica], group: str, urgency: Urgency[int]) -> None:
         """What these partitions have now. Among equals one that is free to decide goes first, then each in its turn."""
-        now_ms = self._clock.now_ms()
-        turn, count = self._router.turn(), len(replicas)
+        turn, places = self._router.turn(), len(replicas)
         for place, (partition, replica) in enumerate(replicas.items()):
-            lane = replica.partition.best_lane(group, now_ms)
-            rank = replica.free * count + (place + turn) % count
-            urgency.see(partition, NOTHING if lane is None else lane, rank)
+            lane, count = self._best(replica, group)
+            urgency.see(partition, lane, replica.free * places + (place + turn) % places, count)
+
+
+def _narrowed(request: Poll, ask: Ask[int], sequence: int, fences: Fences | None) -> Poll:
+    """What of a poll one partition is asked for."""
+    return request._replace(
+        sequence=sequence,
+        max_messages=ask.max_messages,
+        max_bytes=ask.max_bytes,
+        min_lane=ask.min_priority,
+        fence=request.fence if fences is None else fences[ask.place],
+    )
 
 
 def _token_of(answer: Any, index: int) -> int:

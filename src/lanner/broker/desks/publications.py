@@ -34,7 +34,7 @@ class Publications(Desk):
 
     def publish(self, identity: Identity, call: Publish, data: bytes | memoryview) -> asyncio.Future[Appended]:
         """Check who publishes, and append one encoded batch, without a task. What is wrong is raised at once; the
-        future tells its fate."""
+        future tells its outcome."""
         self.check(identity, call)
         return self._publish(call, data)
 

@@ -7,7 +7,7 @@ is lost meanwhile, everybody who waits is woken and told so; a caller that asks 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lanner.broker.ports import Kick
@@ -25,11 +25,19 @@ class Questions:
         self._kick = kick
         self._loop = asyncio.get_running_loop()
         self._waiters: set[Waiters] = set()
+        self._in_groups: dict[str, set[Waiters]] = {}  # those that wait as members
 
-    async def ask(
+    async def ask(self, replica: Replica, request: Any) -> tuple[Any, int]:
+        """Put a question to a partition; its answer and the index of the decision behind it."""
+        answer, index = await self.put(replica, request)
+        if isinstance(answer, LannerError):
+            raise answer
+        return answer, index
+
+    def put(
         self, replica: Replica, request: Any, when_unheard: Callable[[Any, int], None] | None = None
-    ) -> tuple[Any, int]:
-        """Put a question to a partition; its answer and the index of the decision behind it.
+    ) -> asyncio.Future[tuple[Any, int]]:
+        """The same without waiting; the answer may be an error.
 
         `when_unheard` gets a good answer when the caller has gone while it was decided.
         """
@@ -43,10 +51,7 @@ class Questions:
 
         self._engine.ask(replica.set_id, request, answered)
         self._kick()
-        answer, index = await future
-        if isinstance(answer, LannerError):
-            raise answer
-        return answer, index
+        return future
 
     def tell(self, replica: Replica, request: Any) -> None:
         """Ask without caring for the answer."""
@@ -54,10 +59,13 @@ class Questions:
             self._engine.ask(replica.set_id, request, lambda *_: None)
             self._kick()
 
-    async def news(self, replicas: Sequence[Replica], seconds: float) -> None:
-        """Sleep until one of these partitions has something new, the time is over, or the broker drains."""
+    async def news(self, replicas: Sequence[Replica], seconds: float, group: str = "") -> None:
+        """Sleep until one of these partitions has something new, the time is over, or the broker drains; also until
+        the group changes, if one is named: the partitions may be another member's then."""
         waiter = Waiters()
         self._waiters.add(waiter)
+        if group:
+            self._in_groups.setdefault(group, set()).add(waiter)
         for replica in replicas:
             replica.watchers.add(waiter.wake_all)
         try:
@@ -66,6 +74,16 @@ class Questions:
             self._waiters.discard(waiter)
             for replica in replicas:
                 replica.watchers.discard(waiter.wake_all)
+            if group:
+                self._in_groups[group].discard(waiter)
+                if not self._in_groups[group]:
+                    del self._in_groups[group]
+
+    def wake_groups(self, names: Iterable[str]) -> None:
+        """Let the members of these groups look again: in this broker's copy of the metadata they have changed."""
+        for name in names:
+            for waiter in self._in_groups.get(name, ()):
+                waiter.wake_all()
 
     def wake_all(self) -> None:
         """Let everybody who waits look again, and find that the broker drains."""

@@ -13,6 +13,8 @@ from lanner.broker.ports import Addresses, Leaders
 from lanner.broker.replicas.engine import Engine
 from lanner.cluster import Broker, BrokerState, Topic
 from lanner.errors import NotFoundError, NotLeader
+from lanner.forwarding.ports import KnownTopic
+from lanner.net.addresses import join_address
 
 NO_LEADER_RETRY_MS: Final = 200
 
@@ -74,7 +76,7 @@ class Routes:
             raise NotFoundError(f"there is no broker {name!r}; there are {known}", broker=name)
         return found
 
-    def not_leader(self, topic: Topic, partition: int, what: str = "") -> NotLeader:
+    def not_leader(self, topic: KnownTopic, partition: int, what: str = "") -> NotLeader:
         """The error that sends a caller on to the right broker."""
         leader = self._leaders.leader_of(topic.set_ids[partition])
         details: dict[str, object] = {
@@ -118,7 +120,3 @@ class Routes:
         host, port = self.addresses.get("native", ("", 0))
         http = self.addresses.get("http")
         return BrokerRoute(self._node_id, self._name, "", host, port, join_address(*http) if http else "")
-
-
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -61,7 +61,7 @@ class Staging(Publications):
 
     def stage(self, identity: Identity, asked: staging.Stage, data: bytes | memoryview) -> asyncio.Future[Staged]:
         """Check who stages, and keep one encoded batch until its outcome, without a task. What is wrong is raised at
-        once; the future tells its fate."""
+        once; the future tells its outcome."""
         self.check(identity, asked)
         return self._stage(asked, data)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lanner import limits
-from lanner.broker.desks.checks import check_number
 from lanner.broker.desks.desk import Desk
 from lanner.broker.replicas.replica import Replica
 from lanner.calls import Answer
 from lanner.calls.merging import chosen_partitions
 from lanner.cluster import Topic
+from lanner.forwarding.checks import check_number, check_partition
 from lanner.model import LANES, Message, check_name
 from lanner.partition import CommitOffset, Stretch, batch_start
 from lanner.wire.messages import (
@@ -57,6 +57,8 @@ class Streams(Desk):
         check_number("max_bytes", call.max_bytes, 1, limits.FETCH_BYTES_MAX)
         check_number("wait_ms", call.wait_ms, 0, limits.POLL_WAIT_MS_MAX)
         check_number("lanes", call.lanes, 0, (1 << LANES) - 1)
+        if call.member_id:
+            await self._admit_reader(found, replica, call)
         led = replica.leads
         machine = replica.partition
         stretch = machine.stretch(call.offset, call.max_bytes, call.lanes)
@@ -81,10 +83,17 @@ class Streams(Desk):
         )
         return Answer(control, read.bulk)
 
+    async def _admit_reader(self, topic: Topic, replica: Replica, call: Fetch) -> None:
+        """Refuse a member that does not have the partition. Nothing is written: what it reads cannot change."""
+        check_name(call.group, "group")
+        self._fencing.hear(call.group, call.member_id)
+        fence = await self._fencing.fence(call, topic, call.partition)
+        self._fencing.check(call, call.partition, replica, fence)
+
     def _reading_replica(self, topic: Topic, partition: int, follower: bool) -> Replica:
         """The leader's, or a follower's where that is allowed; one that no longer belongs to the set is neither."""
         if follower:
-            self._check_partition(topic, partition)
+            check_partition(topic, partition)
             set_id = topic.set_ids[partition]
             replica = self._engine.replicas.get(set_id)
             members = self._engine.cluster.sets.get(set_id)
@@ -100,9 +109,12 @@ class Streams(Desk):
             left = deadline - self._loop.time()
             if left <= 0 or self._readiness.draining or replica.closed:
                 break
-            await self._questions.news([replica], left)
+            with self._fencing.present(call.group, call.member_id):
+                await self._questions.news([replica], left, call.group if call.member_id else "")
             if not replica.leads and not replica.closed:
                 raise self._routes.not_leader(topic, call.partition)
+            if call.member_id:
+                await self._admit_reader(topic, replica, call)
             stretch = machine.stretch(stretch.next_offset, call.max_bytes, call.lanes)
         return stretch
 
@@ -143,31 +155,38 @@ class Streams(Desk):
     async def commit(self, call: Commit) -> Answer[Empty]:
         """Record how far a stream group has read."""
         check_name(call.group, "group")
-        found = self._topic(call.topic)
+        self._fencing.hear(call.group, call.member_id)
+        found = self._topic(call.topic, call.incarnation)
         for partition, offset in call.offsets.items():
             self._replica(found, partition)
             check_number("offset", offset, 0, limits.OFFSET_MAX)
         known = call.known or ()  # where the group has committed before
-        await asyncio.gather(
-            *(
-                self._ask(
-                    found,
-                    partition,
-                    CommitOffset(call.group, offset, call.reader, call.sequence, partition in known),
-                )
-                for partition, offset in call.offsets.items()
+        commits = {
+            partition: CommitOffset(
+                call.group,
+                offset,
+                call.reader,
+                call.sequence,
+                partition in known,
+                await self._fencing.fence(call, found, partition),
+                call.metadata.get(partition, b""),
             )
-        )
+            for partition, offset in call.offsets.items()
+        }
+        await asyncio.gather(*(self._ask(found, partition, commit) for partition, commit in commits.items()))
         return Answer(Empty())
 
     async def committed(self, call: Committed) -> Answer[CommittedReply]:
         check_name(call.group, "group")
         offsets: dict[int, int] = {}
+        metadata: dict[int, bytes] = {}
         for number, replica in self._replicas(self._topic(call.topic), call.partitions):
             offset = replica.partition.committed(call.group)
             if offset is not None:
                 offsets[number] = offset
-        return Answer(CommittedReply(offsets))
+                if noted := replica.partition.commit_metadata(call.group):
+                    metadata[number] = noted
+        return Answer(CommittedReply(offsets, metadata))
 
     async def offsets(self, call: Offsets) -> Answer[OffsetsReply]:
         """Where each partition begins and ends, what it held at a time, and how far so many bytes reach."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from lanner import features
-from lanner.broker.settings import BrokerSettings, join_address, parse_address
+from lanner.broker.settings import BrokerSettings
 from lanner.cluster import Registration
 from lanner.errors import ServiceUnavailable, ValidationError
+from lanner.net.addresses import join_address, parse_address
 
 Address = tuple[str, int]
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})

@@ -12,9 +12,10 @@ from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.links.peers import Peers
 from lanner.broker.ports import RunInThread
 from lanner.broker.replicas.engine import CLUSTER_SET, SOLE_VOTER
-from lanner.broker.settings import BrokerSettings, parse_address
+from lanner.broker.settings import BrokerSettings
 from lanner.errors import DataDirectoryRefused, StorageFailed
 from lanner.ledger import Ledger
+from lanner.net.addresses import parse_address
 from lanner.storage import DataDirectory
 from lanner.storage.aside import Rejoin, forget_rejoin
 from lanner.wire.messages import Command

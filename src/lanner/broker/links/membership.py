@@ -12,9 +12,9 @@ from lanner.broker.links.acquaintances import Acquaintances
 from lanner.broker.links.founding import Founding
 from lanner.broker.links.identity import Address, BrokerIdentity
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
-from lanner.broker.settings import parse_address
 from lanner.cluster import Broker
 from lanner.errors import ValidationError
+from lanner.net.addresses import parse_address
 from lanner.wire.messages import PeerHello
 
 

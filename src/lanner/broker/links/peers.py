@@ -21,10 +21,10 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from lanner import limits
+from lanner.broker.coordination.homes import Sign
 from lanner.broker.links.identity import Address
 from lanner.broker.links.notices import Notices
 from lanner.broker.replicas import snapshots
-from lanner.broker.settings import join_address
 from lanner.errors import (
     BrokerRemoved,
     ConflictError,
@@ -33,6 +33,7 @@ from lanner.errors import (
     LannerError,
     RequestTimeout,
 )
+from lanner.net.addresses import join_address
 from lanner.net.backoff import FIRST_S, Backoff
 from lanner.net.connector import ClientLink, open_connection
 from lanner.raft import Message, MessageKind, encode_message
@@ -396,8 +397,17 @@ class Peers:
         if peer is not None and link is not None:
             peer.bulk.tell(link, Command.SNAPSHOT, SnapshotFrame(), [data])
 
-    def pulse(self, now_ms: int, led: Sequence[tuple[int, int]], *, leaving: bool = False) -> None:
-        """Send a sign of life to every broker; each connection is told what is new, and now and then everything."""
+    def pulse(
+        self,
+        now_ms: int,
+        led: Sequence[tuple[int, int]],
+        *,
+        leaving: bool = False,
+        sign_for: Callable[[str], Sign] | None = None,
+    ) -> None:
+        """Send a sign of life to every broker; each connection is told what is new, and now and then everything.
+
+        `sign_for`: what a broker is told of members of groups."""
         for peer in self._peers.values():
             link = peer.pulse.usable
             if link is not None:
@@ -408,7 +418,8 @@ class Peers:
                 told = line.told
                 news = [(set_id, term) for set_id, term in led if told.get(set_id) != term]
                 told.update(news)
-                line.tell(link, Command.PULSE, Pulse(now_ms, news, leaving))
+                sign = () if sign_for is None else sign_for(peer.node_id)
+                line.tell(link, Command.PULSE, Pulse(now_ms, news, leaving, *sign))
 
     def report(self, node_id: str, items: Sequence[ReportItem]) -> None:
         """Send reports of tries to the broker that conducts; without one they are lost, and come again."""

@@ -1,1 +1,1 @@
-"""What a broker holds: replicas, the engine that drives them with one journal, snapshots, rest. No socket, no clock."""
+"""What a broker holds: replicas, the engine that drives them with one journal, snapshots. No socket, no clock."""

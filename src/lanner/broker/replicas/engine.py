@@ -36,9 +36,10 @@ from lanner.broker.replicas.headers import KnownHeaders
 from lanner.broker.replicas.installs import Incoming, Installs
 from lanner.broker.replicas.keeping import Keeping, transform
 from lanner.broker.replicas.logs import JournalLog, commit_item
+from lanner.broker.replicas.owned import Owned
 from lanner.broker.replicas.payloads import PayloadCache
+from lanner.broker.replicas.quiescence import Quiescence
 from lanner.broker.replicas.replica import Load, Machine, OnAnswer, OnApplied, Replica
-from lanner.broker.replicas.resting import Rest
 from lanner.broker.replicas.restoring import is_sole, restore
 from lanner.broker.replicas.saves import SaveJob
 from lanner.broker.replicas.snapshots import Piece, Reply, SnapshotSender, UnreadPiece
@@ -100,6 +101,7 @@ class Engine:
         self._in_flight: tuple[Commit, list[tuple[Replica, list[Ready]]], list[Incoming]] | None = None
         self._saving: SaveJob | None = None
         self.timers = Timers()
+        self._owned = Owned(self.replicas, self._settings_of, now_ms)
         self._unsaved: dict[int, Replica] = {}
         self._load_here = Load()
         self._messages: list[tuple[int, Message]] = []
@@ -111,7 +113,7 @@ class Engine:
         self.closing = Closing(self)
         for closed in ledger.damaged.values():
             self.damages.note(closed.set_id, 0, closed.error)
-        self._rest = Rest()
+        self._quiescence = Quiescence()
         self._installed_sets: dict[int, None] = {}
 
     # ------------------------------------------------------------------ replica sets
@@ -155,7 +157,7 @@ class Engine:
         if is_sole(restored, seat.replica_id):
             replica.node.campaign()
         self._dirty[set_id] = replica
-        self._rest.wake(replica)
+        self._quiescence.wake(replica)
         return replica
 
     def _load(self, set_id: int) -> Machine:
@@ -176,7 +178,7 @@ class Engine:
         """Stop driving a set; where it stands may still be saved."""
         for known in (self._dirty, self._delayed) if save else (self._dirty, self._delayed, self._unsaved):
             known.pop(set_id, None)
-        for part in (self.timers, self._rest, self.tails, self.installs):
+        for part in (self.timers, self._quiescence, self.tails, self.installs):
             part.forget(set_id)
         self.sending.give_up(set_id)
         return self.replicas.pop(set_id, None)
@@ -199,15 +201,15 @@ class Engine:
         return self.timers.settings_now(self.settings.get(set_id) or _DEFAULT_SETTINGS)
 
     def wake(self, set_id: int) -> None:
-        """Look at a set in the next pump, and tick it again if it rests: something happened to it from outside."""
+        """Look at a set in the next pump, and tick it again if it is quiesced: something outside happened to it."""
         replica = self.replicas.get(set_id)
         if replica is not None:
             self._dirty[set_id] = replica
-            self._rest.wake(replica)
+            self._quiescence.wake(replica)
 
-    def resting(self) -> list[int]:
+    def quiesced(self) -> list[int]:
         """The sets whose Raft nodes are not ticked now, because nothing happens in them."""
-        return [set_id for set_id in self.replicas if set_id in self._rest]
+        return [set_id for set_id in self.replicas if set_id in self._quiescence]
 
     def replica(self, set_id: int) -> Replica:
         replica = self.replicas.get(set_id)
@@ -234,7 +236,7 @@ class Engine:
         except StorageDamaged as error:
             self.closing.contain(replica, error)
             return
-        self._rest.heard(replica, message)
+        self._quiescence.heard(replica, message)
         if replica.node.has_ready():
             self._dirty[set_id] = replica
 
@@ -311,14 +313,16 @@ class Engine:
         room = limits.JOURNAL_RECORD_BYTES_MAX
         dirty, self._dirty = self._dirty, {}
         for set_id, replica in dirty.items():
+            if replica.deciding:
+                self._take_ready(replica)  # what others have stored may end the decision that questions wait for
             if replica.undecided:
                 if replica.leads:
-                    replica.decide(self._settings_of(set_id), now_ms, feature_level)
+                    replica.decide(self._settings_of(set_id), now_ms, feature_level, self._owned.of(set_id))
                 else:
                     self._dirty[set_id] = replica  # until it can tell the time
             self._take_ready(replica)
             if replica.unstored and not replica.closed:
-                self._rest.wake(replica)
+                self._quiescence.wake(replica)
                 # A snapshot may replace this log with this commit: nothing of the log may come after it.
                 readies, room = replica.take_unstored(room, everything=set_id in installs)
                 if readies:
@@ -341,7 +345,7 @@ class Engine:
         for set_id, replica in dirty.items():
             self._take_ready(replica)
             if not replica.closed and (replica.unstored or replica.undecided):
-                self._rest.wake(replica)
+                self._quiescence.wake(replica)
                 self._delayed[set_id] = replica
 
     def committed(self, commit: Commit) -> None:
@@ -402,14 +406,13 @@ class Engine:
 
     def tick(self) -> None:
         """Let time pass: Raft nodes that need ticks get one, and machines with something due are asked to act."""
-        now_ms = self._now_ms()
         if self.ledger.unreadable:
             self.closing.look()
-        for replica in self._rest.tick():
+        for replica in self._quiescence.tick():
             self._dirty[replica.set_id] = replica
         self.sending.tick()
         self.installs.tick()
-        for set_id in self.timers.take(now_ms, self._settings_of):
+        for set_id in self.timers.take(self._now_ms(), self._settings_of, self._owned.of):
             due = self.replicas.get(set_id)
             if due is not None and due.node.own_term_applied:
                 self.ask(set_id, Tick(), self._ticked(due))

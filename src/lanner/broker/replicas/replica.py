@@ -11,7 +11,7 @@ engine, and applies what has committed. Two rules of the design live here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from lanner.errors import LannerError, NotLeader, UnknownRecord
@@ -150,6 +150,11 @@ class Replica:
         return self._decision is None
 
     @property
+    def deciding(self) -> bool:
+        """Whether questions wait behind a decision that has not applied yet."""
+        return bool(self._questions) and self._decision is not None
+
+    @property
     def undecided(self) -> bool:
         """Whether questions wait for a decision; it can be made once this replica `leads`."""
         return bool(self._questions) and self._decision is None and self.node.own_term_applied
@@ -175,12 +180,12 @@ class Replica:
             return
         self._questions.append(Question(request, on_answer))
 
-    def decide(self, settings: TopicSettings, now_ms: int, feature_level: int) -> None:
+    def decide(self, settings: TopicSettings, now_ms: int, feature_level: int, owned: Container[str] = ()) -> None:
         """Answer everything that waits in one pass, and propose what must be written for the answers to hold."""
         questions, self._questions = self._questions, []
         try:
             requests = [question.request for question in questions]
-            decided = self.partition.decide(requests, settings, now_ms, feature_level)
+            decided = self.partition.decide(requests, settings, now_ms, feature_level, owned)
             if decided.record is not None:
                 self._decision = (questions, list(decided.answers))
                 self.propose(decided.record, self._decision_applied)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -40,11 +40,13 @@ class Timers:
     def forget(self, set_id: int) -> None:
         self._unknown.pop(set_id, None)
 
-    def take(self, now_ms: int, settings_of: Callable[[int], TopicSettings]) -> Iterator[int]:
+    def take(
+        self, now_ms: int, settings_of: Callable[[int], TopicSettings], owned_of: Callable[[int], Container[str]]
+    ) -> Iterator[int]:
         """Yield the sets that may have something to do by now, each once; perhaps one that is no longer there."""
         known = self._known
         for set_id, replica in self._unknown.items():
-            due_ms = replica.partition.next_due_ms(settings_of(set_id), now_ms)
+            due_ms = replica.partition.next_due_ms(settings_of(set_id), now_ms, owned_of(set_id))
             if due_ms is not None:
                 heappush(known, (due_ms, set_id))
         self._unknown.clear()

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lanner.cluster.assignors import range, round_robin, shared, sticky
-from lanner.cluster.assignors.question import Answer, Assignor, Place, Question, Subscriber
+from lanner.cluster.assignors.question import Answer, Assignor, Question, Subscriber
 
 SHARED: Final = "shared"
 STICKY: Final = "sticky"
@@ -24,4 +24,4 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType(
     }
 )
 
-__all__ = ["ASSIGNORS", "SHARED", "STICKY", "Answer", "Assignor", "Place", "Question", "Subscriber"]
+__all__ = ["ASSIGNORS", "SHARED", "STICKY", "Answer", "Assignor", "Question", "Subscriber"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-Place = tuple[int, int]  # incarnation of the topic, partition
+from lanner.model import TopicPartitionId
 
 
 class Subscriber(NamedTuple):
@@ -24,18 +24,18 @@ class Subscriber(NamedTuple):
 class Question(NamedTuple):
     subscribers: tuple[Subscriber, ...]
     topics: Mapping[int, int]  # incarnation → how many partitions
-    present: Mapping[Place, int]  # partition → number of the member that has it, or is to have it
-    racks: Mapping[Place, frozenset[str]] = {}  # partition → racks that hold a copy of it
+    present: Mapping[TopicPartitionId, int]  # partition → number of the member that has it, or is to have it
+    racks: Mapping[TopicPartitionId, frozenset[str]] = {}  # partition → racks that hold a copy of it
 
     def ranked(self) -> list[Subscriber]:
         """The subscribers in the order in which they joined."""
         return sorted(self.subscribers)
 
-    def places(self) -> list[Place]:
+    def partition_ids(self) -> list[TopicPartitionId]:
         """Every partition that some member wants, in order."""
         wanted: set[int] = set().union(*(one.topics for one in self.subscribers))
         return [(topic, at) for topic in sorted(wanted & self.topics.keys()) for at in range(self.topics[topic])]
 
 
-Answer = dict[Place, int]
+Answer = dict[TopicPartitionId, int]
 Assignor = Callable[[Question], Answer]

@@ -9,9 +9,9 @@ def assign(question: Question) -> Answer:
     ring = question.ranked()
     found: Answer = {}
     turn = 0
-    for place in question.places():
-        while place[0] not in ring[turn % len(ring)].topics:
+    for partition_id in question.partition_ids():
+        while partition_id[0] not in ring[turn % len(ring)].topics:
             turn += 1
-        found[place] = ring[turn % len(ring)].number
+        found[partition_id] = ring[turn % len(ring)].number
         turn += 1
     return found

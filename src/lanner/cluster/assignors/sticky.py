@@ -18,7 +18,8 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
-from lanner.cluster.assignors.question import Answer, Place, Question, Subscriber
+from lanner.cluster.assignors.question import Answer, Question, Subscriber
+from lanner.model import TopicPartitionId
 
 
 def assign(question: Question) -> Answer:
@@ -34,12 +35,12 @@ def assign(question: Question) -> Answer:
 
 
 def _share_evenly(question: Question, members: list[Subscriber]) -> Answer:
-    places = question.places()
-    owned: dict[int, list[Place]] = {one.number: [] for one in members}
-    free: list[Place] = []
-    for place in places:
-        owned.get(question.present.get(place, 0), free).append(place)
-    room = _quotas(owned, len(places))
+    partition_ids = question.partition_ids()
+    owned: dict[int, list[TopicPartitionId]] = {one.number: [] for one in members}
+    free: list[TopicPartitionId] = []
+    for partition_id in partition_ids:
+        owned.get(question.present.get(partition_id, 0), free).append(partition_id)
+    room = _quotas(owned, len(partition_ids))
     answer: Answer = {}
     for one in members:
         own = owned[one.number]
@@ -57,14 +58,16 @@ def _share_evenly(question: Question, members: list[Subscriber]) -> Answer:
     return answer
 
 
-def _quotas(owned: Mapping[int, list[Place]], total: int) -> dict[int, int]:
+def _quotas(owned: Mapping[int, list[TopicPartitionId]], total: int) -> dict[int, int]:
     """How many each may have. One more than the others: the members that have it already, then the first to join."""
     low, extra = divmod(total, len(owned))
     fullest_first = sorted(owned, key=lambda number: (-min(len(owned[number]), low + 1), number))
     return {number: low + (rank < extra) for rank, number in enumerate(fullest_first)}
 
 
-def _choose_surplus(own: list[Place], count: int, rack: str, racks: Mapping[Place, frozenset[str]]) -> set[Place]:
+def _choose_surplus(
+    own: list[TopicPartitionId], count: int, rack: str, racks: Mapping[TopicPartitionId, frozenset[str]]
+) -> set[TopicPartitionId]:
     """What a member gives up: first what is far from it, then of the topic that it has most of, the highest first."""
     seen: Counter[int] = Counter()
     ranked: list[tuple[bool, int, int, int]] = []
@@ -76,37 +79,37 @@ def _choose_surplus(own: list[Place], count: int, rack: str, racks: Mapping[Plac
 
 
 def _deal_near(
-    free: list[Place],
+    free: list[TopicPartitionId],
     members: list[Subscriber],
     room: dict[int, int],
-    racks: Mapping[Place, frozenset[str]],
+    racks: Mapping[TopicPartitionId, frozenset[str]],
     answer: Answer,
-) -> list[Place]:
+) -> list[TopicPartitionId]:
     """Give each free partition to a member in one of its racks, in turn; what is left has no such member."""
     turns: dict[str, deque[int]] = {}
     for one in members:
         if one.rack and room[one.number] > 0:
             turns.setdefault(one.rack, deque()).append(one.number)
     left = []
-    for place in free:
-        near = next((turns[rack] for rack in sorted(racks.get(place, ())) if turns.get(rack)), None)
+    for partition_id in free:
+        near = next((turns[rack] for rack in sorted(racks.get(partition_id, ())) if turns.get(rack)), None)
         if near is None:
-            left.append(place)
+            left.append(partition_id)
             continue
         number = near.popleft()
-        answer[place] = number
+        answer[partition_id] = number
         room[number] -= 1
         if room[number] > 0:
             near.append(number)
     return left
 
 
-def _deal(free: list[Place], room: Mapping[int, int], answer: Answer) -> None:
+def _deal(free: list[TopicPartitionId], room: Mapping[int, int], answer: Answer) -> None:
     """Go round among the members that have room, so that each topic is spread."""
     turns = deque((number, left) for number, left in sorted(room.items()) if left > 0)
-    for place in free:
+    for partition_id in free:
         number, left = turns.popleft()
-        answer[place] = number
+        answer[partition_id] = number
         if left > 1:
             turns.append((number, left - 1))
 
@@ -131,32 +134,32 @@ class _Levelling:
 
     def run(self) -> Answer:
         free = []
-        for place in self._question.places():
-            number = self._question.present.get(place, 0)
-            if place[0] in self._topics.get(number, ()):
-                self._put(place, number)
+        for partition_id in self._question.partition_ids():
+            number = self._question.present.get(partition_id, 0)
+            if partition_id[0] in self._topics.get(number, ()):
+                self._put(partition_id, number)
             else:
-                free.append(place)
+                free.append(partition_id)
         for topic, takers in self._takers.items():
             self._lightest[topic] = [(self._load[number], number) for number in takers]
             heapify(self._lightest[topic])
-        for place in sorted(free, key=lambda place: (len(self._takers[place[0]]), place)):
-            self._put(place, self._lightest_taker(place[0]))
+        for partition_id in sorted(free, key=lambda partition_id: (len(self._takers[partition_id[0]]), partition_id)):
+            self._put(partition_id, self._lightest_taker(partition_id[0]))
         self._level()
         return self._answer
 
-    def _put(self, place: Place, number: int) -> None:
-        self._answer[place] = number
+    def _put(self, partition_id: TopicPartitionId, number: int) -> None:
+        self._answer[partition_id] = number
         self._load[number] += 1
-        self._own.setdefault((number, place[0]), set()).add(place[1])
+        self._own.setdefault((number, partition_id[0]), set()).add(partition_id[1])
 
-    def _move(self, place: Place, number: int) -> None:
-        before = self._answer[place]
-        self._own[before, place[0]].remove(place[1])
+    def _move(self, partition_id: TopicPartitionId, number: int) -> None:
+        before = self._answer[partition_id]
+        self._own[before, partition_id[0]].remove(partition_id[1])
         self._load[before] -= 1
         for topic in self._topics[before]:
             heappush(self._lightest[topic], (self._load[before], before))
-        self._put(place, number)
+        self._put(partition_id, number)
 
     def _lightest_taker(self, topic: int) -> int:
         heap = self._lightest[topic]
@@ -178,15 +181,15 @@ class _Levelling:
             if found is None:
                 stuck.add(number)
                 continue
-            place, taker = found
-            self._move(place, taker)
+            partition_id, taker = found
+            self._move(partition_id, taker)
             lighter = self._load[number]
             again = {one for one in stuck if self._load[one] >= lighter + 2}
             stuck -= again | {taker}
             for one in {number, taker, *again}:
                 heappush(heap, (-self._load[one], one))
 
-    def _find_move(self, number: int) -> tuple[Place, int] | None:
+    def _find_move(self, number: int) -> tuple[TopicPartitionId, int] | None:
         """What this member should give to whom: to the lightest member that wants something of it."""
         best: tuple[int, int, int] | None = None  # load, topic, taker
         for topic in sorted(self._topics[number]):

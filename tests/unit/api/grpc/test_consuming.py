@@ -10,8 +10,8 @@ import pytest
 from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.consuming import Consuming
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
-from lanner.broker.desks.calls import Delivered
-from lanner.broker.desks.unpacking import Handed
+from lanner.forwarding.unpacking import Handed
+from lanner.forwarding.values import Delivered
 from lanner.model import Message
 from lanner.wire.messages import Poll
 

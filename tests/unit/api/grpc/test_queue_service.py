@@ -10,10 +10,12 @@ import pytest
 from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.generated.queue.v1 import queue_pb2 as calls
 from lanner.api.grpc.queue_service import QueueService
-from lanner.broker.desks.calls import Delivered
-from lanner.broker.desks.unpacking import Handed
 from lanner.calls import Answer
+from lanner.errors import NotSupported
+from lanner.forwarding.unpacking import Handed
+from lanner.forwarding.values import Delivered
 from lanner.model import Message
+from lanner.wire.members import JoinGroup
 from lanner.wire.messages import MetadataReply, PartitionInfo, Poll, TopicInfo
 
 LEASED = Delivered(
@@ -29,6 +31,8 @@ class ScriptedBroker:
         self.given_back = 0
 
     async def ask(self, identity: object, call: Any, bulk: Any = ()) -> Any:
+        if isinstance(call, JoinGroup):
+            raise NotSupported  # a cluster at an older feature level: every consumer has every partition
         return Answer(MetadataReply("c", [], [TopicInfo("orders", 1, [PartitionInfo(0, "n")])]))
 
     async def poll_messages(self, identity: object, call: Poll) -> Handed:
@@ -53,10 +57,14 @@ async def test_a_lease_whose_message_was_not_taken_goes_back_uncounted() -> None
     backing = Backing(broker)
     queue, caller = QueueService(backing), DeafCaller()
     asking: Any = caller
-    await queue.connect(calls.ConnectRequest(consumer_id="c", consumer_group="g", topics=["orders"]), asking)
+    connected = await queue.connect(
+        calls.ConnectRequest(consumer_id="c", consumer_group="g", topics=["orders"]), asking
+    )
+    assert list(connected.consumer.partitions) == ["orders-0"]
+    assert list(connected.consumer_group.consumers) == ["c"]
     request = calls.ReceiveMessageForPartitionIDRequest(consumer_id="c", partition_id="orders-0")
     with pytest.raises(asyncio.CancelledError):
         await queue.receive(request, asking)
     (poll,) = broker.polls
     assert (poll.group, poll.topic, poll.member, poll.partitions, poll.max_messages) == ("g", "orders", "c", [0], 1)
-    assert broker.given_back == 1
+    assert (poll.member_id, broker.given_back) == ("", 1)

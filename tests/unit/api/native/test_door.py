@@ -23,7 +23,7 @@ from lanner.errors import (
 )
 from lanner.net.connector import ClientLink, open_connection
 from lanner.partition import Appended
-from lanner.wire import messages
+from lanner.wire import members, messages
 from lanner.wire.messages import Call, Command, Empty, Poll, Polled, Publish, SettleItem
 from tests.unit.wire.test_connection import SAMPLES
 
@@ -49,6 +49,7 @@ class FakeService:
         self.unheard = 0  # answers that the door gave back
         self.problem: Exception | None = None
         self.settle_problem: Exception | None = None
+        self.answer: messages.Control | None = None  # to everything else
         self.served: list[Call[Any]] = []
         self.asked: list[Call[Any]] = []
 
@@ -79,6 +80,8 @@ class FakeService:
             return Answer(messages.Settled([messages.SettledItem(0, item.count) for item in call.items]))
         if self.problem is not None:
             raise self.problem
+        if self.answer is not None:
+            return Answer(self.answer)
         row = row_of(call)
         return Answer(SAMPLES[row.answer], [b"bu", b"lk"] if row.sizes else ())
 
@@ -124,6 +127,13 @@ async def test_hello_tells_cluster_node_and_bounds() -> None:
             1, "cluster", "node", link.hello_reply.broker, limits.FRAME_BYTES_MAX, 9
         )
         assert link.hello_reply.broker.startswith("lanner/")
+
+
+async def test_a_member_is_told_what_it_has_also_where_that_is_more_than_a_request_may_say() -> None:
+    held = [members.GrantedPartition("t" * 200, 1 + number // 1_000, number % 1_000, 1) for number in range(20_000)]
+    async with opened() as (service, _, link):
+        service.answer = members.MemberView(7, 1, 1, 10_000, held, [])
+        assert (await link.request(Command.HEARTBEAT, SAMPLES[members.Heartbeat])).control == service.answer
 
 
 async def test_a_publish_is_answered_when_its_future_is() -> None:
@@ -375,7 +385,7 @@ async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the
     async with opened() as (service, _, link):
         here: list[tuple[Command, Call[Any]]] = [
             (Command.OFFSETS, messages.Offsets("t", -1, [0])),
-            (Command.GLANCE, messages.Glance("g", "t", [0])),
+            (Command.BEST_PRIORITY, messages.BestPriority("g", "t", [0])),
             (Command.POLL, Poll("g", "t", "m", 1, [0])),
         ]
         for command, call in here:

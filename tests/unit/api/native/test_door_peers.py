@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from lanner.api.native import NativeDoor
-from lanner.broker.links.intake import Intake
+from lanner.broker.links.inbox import PeerInbox
 from lanner.broker.service import Service
 from lanner.calls import Answer, Bulk, Identity
 from lanner.errors import (
@@ -22,6 +22,7 @@ from lanner.errors import (
     ServerError,
     ServiceUnavailable,
 )
+from lanner.net.clients import Clients
 from lanner.net.connector import ClientLink, open_connection
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
@@ -32,8 +33,8 @@ from lanner.wire.peers import Founder, PeerInfo, Propose, Proposed, Pulse, RaftF
 PEER = PeerHello("cluster", "other", "b", "h:1")
 
 
-class FakeIntake:
-    """What the door needs of an intake; remembers what it took."""
+class FakeInbox:
+    """What the door needs of an inbox; remembers what it took."""
 
     open_to_clients = True
     believes = True
@@ -80,9 +81,9 @@ class Silent:
 
 @asynccontextmanager
 async def opened(
-    intake: FakeIntake | None, *, service: Silent | None = None, **bounds: Any
+    inbox: FakeInbox | None, *, service: Silent | None = None, **bounds: Any
 ) -> AsyncIterator[tuple[str, int]]:
-    door = NativeDoor(cast(Service, service or Silent()), intake=cast(Intake, intake), **bounds)
+    door = NativeDoor(cast(Service, service or Silent()), inbox=cast(PeerInbox, inbox), **bounds)
     address = await door.start("127.0.0.1", 0)
     try:
         yield address
@@ -90,9 +91,9 @@ async def opened(
         await door.stop()
 
 
-async def heard(intake: FakeIntake, count: int) -> None:
+async def heard(inbox: FakeInbox, count: int) -> None:
     async with asyncio.timeout(5):
-        while len(intake.taken) < count:
+        while len(inbox.taken) < count:
             await asyncio.sleep(0.005)
 
 
@@ -103,12 +104,12 @@ def tell_all(link: ClientLink) -> None:
 
 
 async def test_frames_of_another_broker_are_taken_in_order_and_not_answered() -> None:
-    intake = FakeIntake()
-    async with opened(intake) as address:
+    inbox = FakeInbox()
+    async with opened(inbox) as address:
         link = await open_connection(*address, peer=PEER)
         tell_all(link)
-        await heard(intake, 3)
-        assert intake.taken == [
+        await heard(inbox, 3)
+        assert inbox.taken == [
             (PEER, Command.RAFT, b"ab"),
             (PEER, Command.PULSE, b""),
             (PEER, Command.SNAPSHOT, b"piece"),
@@ -117,10 +118,24 @@ async def test_frames_of_another_broker_are_taken_in_order_and_not_answered() ->
         await link.close()
 
 
+async def test_other_brokers_are_not_entered_among_the_clients_and_clients_are() -> None:
+    clients = Clients()
+    async with opened(FakeInbox(), clients=clients) as address:
+        peer = await open_connection(*address, peer=PEER)
+        client = await open_connection(*address, client="worker")
+        (one,) = clients.after(0)
+        assert one.door == "native" and one.name == "worker" and one.address.startswith("127.0.0.1:")
+        client.hang_up()
+        async with asyncio.timeout(5):
+            while len(clients):
+                await asyncio.sleep(0.005)
+        await peer.close()
+
+
 async def test_frames_of_other_brokers_are_counted_apart_from_those_of_strangers() -> None:
     strangers = Unfinished(bytes_max=1_000)
     beginning = b"\x10\x00\x10\x00\x00" + bytes(8) + bytes(4_000)
-    async with opened(FakeIntake(), unfinished=strangers) as address:
+    async with opened(FakeInbox(), unfinished=strangers) as address:
         other = await open_connection(*address, peer=PEER)
         stranger = await open_connection(*address)
         for link in (other, stranger):
@@ -133,19 +148,19 @@ async def test_frames_of_other_brokers_are_counted_apart_from_those_of_strangers
 
 
 async def test_they_pass_requests_that_wait() -> None:
-    intake = FakeIntake()
-    async with opened(intake, inflight_max=1) as address:
+    inbox = FakeInbox()
+    async with opened(inbox, inflight_max=1) as address:
         link = await open_connection(*address, peer=PEER)
         for _ in range(2):
             link.request(Command.PUBLISH, Publish("t", 0), [b"x"]).add_done_callback(lambda done: done.exception())
         tell_all(link)
-        await heard(intake, 3)
+        await heard(inbox, 3)
 
 
 async def test_a_broker_that_says_something_impossible_is_hung_up_on_with_the_reason() -> None:
-    intake = FakeIntake()
-    intake.problem = ProtocolError("that is no message")
-    async with opened(intake) as address:
+    inbox = FakeInbox()
+    inbox.problem = ProtocolError("that is no message")
+    async with opened(inbox) as address:
         link = await open_connection(*address, peer=PEER)
         tell_all(link)
         await asyncio.wait_for(asyncio.shield(link.closed), 5)
@@ -154,9 +169,9 @@ async def test_a_broker_that_says_something_impossible_is_hung_up_on_with_the_re
 
 
 async def test_a_fault_of_ours_ends_the_connection_and_tells_nothing_private() -> None:
-    intake = FakeIntake()
-    intake.problem = RuntimeError("secret")
-    async with opened(intake) as address:
+    inbox = FakeInbox()
+    inbox.problem = RuntimeError("secret")
+    async with opened(inbox) as address:
         link = await open_connection(*address, peer=PEER)
         tell_all(link)
         await asyncio.wait_for(asyncio.shield(link.closed), 5)
@@ -166,38 +181,38 @@ async def test_a_fault_of_ours_ends_the_connection_and_tells_nothing_private() -
 
 
 async def test_questions_of_another_broker_are_answered() -> None:
-    intake = FakeIntake()
-    async with opened(intake) as address:
+    inbox = FakeInbox()
+    async with opened(inbox) as address:
         link = await open_connection(*address, peer=PEER)
         assert (await link.request(Command.PROPOSE, Propose(), [b"c"])).control == Proposed(7)
-        intake.problem = NotLeader("ask the other")
+        inbox.problem = NotLeader("ask the other")
         with pytest.raises(NotLeader, match="ask the other"):
             await link.request(Command.PROPOSE, Propose(), [b"c"])
         await link.close()
 
 
-@pytest.mark.parametrize("intake", [FakeIntake(), None], ids=["one of several", "alone"])
-async def test_clients_may_not_speak_as_brokers(intake: FakeIntake | None) -> None:
-    async with opened(intake) as address:
+@pytest.mark.parametrize("inbox", [FakeInbox(), None], ids=["one of several", "alone"])
+async def test_clients_may_not_speak_as_brokers(inbox: FakeInbox | None) -> None:
+    async with opened(inbox) as address:
         link = await open_connection(*address)
         with pytest.raises(ProtocolError, match="PEER_INFO is for brokers"):
             await link.request(Command.PEER_INFO, PeerInfo(Founder("a", "b", {})))
         assert (await link.request(Command.PING, Empty())).control == Empty()
         link.tell(Command.PULSE, Pulse(1))
         await asyncio.wait_for(asyncio.shield(link.closed), 5)
-        assert intake is None or intake.taken == []
+        assert inbox is None or inbox.taken == []
 
 
 async def test_a_broker_of_another_cluster_is_refused_at_once() -> None:
-    intake = FakeIntake()
-    intake.refusal = ConflictError("another cluster")
-    async with opened(intake) as address:
+    inbox = FakeInbox()
+    inbox.refusal = ConflictError("another cluster")
+    async with opened(inbox) as address:
         with pytest.raises(ConflictError, match="another cluster"):
             await open_connection(*address, peer=PEER)
 
 
 async def test_clients_cannot_keep_other_brokers_out_by_taking_all_connections() -> None:
-    async with opened(FakeIntake(), seats=Seats(1, 1_000)) as address:
+    async with opened(FakeInbox(), seats=Seats(1, 1_000)) as address:
         client = await open_connection(*address)
         with pytest.raises(Overloaded):
             await open_connection(*address)
@@ -208,25 +223,25 @@ async def test_clients_cannot_keep_other_brokers_out_by_taking_all_connections()
 
 
 async def test_what_came_behind_something_impossible_is_not_looked_at() -> None:
-    class Once(FakeIntake):
+    class Once(FakeInbox):
         tries = 0
 
         def take(self, peer: PeerHello, request: Request) -> None:
             self.tries += 1
             raise ProtocolError("that is no message")
 
-    intake = Once()
-    async with opened(intake) as address:
+    inbox = Once()
+    async with opened(inbox) as address:
         link = await open_connection(*address, peer=PEER)
         tell_all(link)
         await asyncio.wait_for(asyncio.shield(link.closed), 5)
-        assert intake.tries == 1
+        assert inbox.tries == 1
 
 
 async def test_clients_are_told_to_come_back_while_there_is_no_cluster_and_brokers_are_not() -> None:
-    intake = FakeIntake()
-    intake.open_to_clients = False
-    async with opened(intake) as address:
+    inbox = FakeInbox()
+    inbox.open_to_clients = False
+    async with opened(inbox) as address:
         with pytest.raises(ServiceUnavailable, match="does not belong to its cluster yet"):
             await open_connection(*address)
         link = await open_connection(*address, peer=PEER)
@@ -238,7 +253,7 @@ async def test_clients_are_told_to_come_back_while_there_is_no_cluster_and_broke
 
 async def test_a_call_that_another_broker_passes_on_is_served_under_the_name_of_who_made_it() -> None:
     service = Silent()
-    async with opened(FakeIntake(), service=service) as address:
+    async with opened(FakeInbox(), service=service) as address:
         link = await open_connection(*address, peer=PEER)
         await link.request(Command.OFFSETS, Offsets("t"), caller="alice")
         await link.request(Command.OFFSETS, Offsets("t"))
@@ -251,9 +266,9 @@ async def test_a_call_that_another_broker_passes_on_is_served_under_the_name_of_
 
 @pytest.mark.parametrize("believes", [True, False], ids=["a client", "a broker that cannot prove it"])
 async def test_the_envelope_of_a_stranger_is_refused(believes: bool) -> None:
-    service, intake = Silent(), FakeIntake()
-    intake.believes = believes
-    async with opened(intake, service=service) as address:
+    service, inbox = Silent(), FakeInbox()
+    inbox.believes = believes
+    async with opened(inbox, service=service) as address:
         link = await open_connection(*address, peer=None if believes else PEER)
         for command, call in ((Command.OFFSETS, Offsets("t")), (Command.PUBLISH, Publish("t", 0))):
             with pytest.raises(ProtocolError, match="FORWARD is for brokers"):

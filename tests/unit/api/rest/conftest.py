@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,15 +12,18 @@ import httpx
 import pytest
 
 from lanner.api.rest import build_app
-from lanner.broker.desks.calls import Delivered, NewMessage, Stored
-from lanner.broker.desks.checks import check_settle
-from lanner.broker.desks.unpacking import Handed
+from lanner.broker.coordination.figures import Figures as GroupsTold
+from lanner.broker.coordination.figures import GroupFigures
+from lanner.broker.metrics import metric_lines
 from lanner.broker.readiness import Facts, Verdict, judge
 from lanner.broker.tries import Figures
 from lanner.calls import Answer, Bulk, Identity, row_of
 from lanner.errors import GroupNotFound, TopicNotFound
+from lanner.forwarding.checks import check_settle
+from lanner.forwarding.unpacking import Handed
+from lanner.forwarding.values import Delivered, NewMessage, Stored
 from lanner.model import Message, TopicSettings
-from lanner.wire import administration, cluster
+from lanner.wire import administration, cluster, members
 from lanner.wire.messages import (
     AnswerT,
     BrokerInfo,
@@ -88,11 +92,20 @@ class FakeService:
     stopped_partitions: dict[str, str] = field(default_factory=dict)
     forwarded: int = 17
     fetched_bytes: dict[str, int] = field(default_factory=lambda: {"leader": 50, "follower": 60})
+    fenced: dict[str, int] = field(default_factory=lambda: {"commit": 3})
     disk_figures: dict[str, int] = field(
         default_factory=lambda: {"scrubbed_bytes": 4_096, "scrub_passes": 2, "damaged": 1}
     )
     transaction_figures: Figures = field(
         default_factory=lambda: Figures(3, 20, 4, 1_000, 500, 8, 9, 2, 6, 7, {"deadline": 1}, 2_500, 5, 800, 1_200, 0)
+    )
+    group_figures: GroupsTold = field(
+        default_factory=lambda: GroupsTold(
+            [GroupFigures("billing", 3, 41, 2, 1, 1_200)],
+            Counter(
+                moved=9, forced=1, evicted_silent=4, rebalances_joined=5, handovers=2, handover_ms=500, assign_us=70
+            ),
+        )
     )
     addresses: dict[str, tuple[str, int]] = field(default_factory=lambda: {"native": ("127.0.0.1", 7400)})
     known: dict[str, int] = field(default_factory=dict)  # topic → partitions
@@ -105,12 +118,20 @@ class FakeService:
     fetched: Answer[Fetched] = field(default_factory=lambda: fetched_page(0, 0, 0, []))
     dead: Answer[administration.DeadLetters] = field(default_factory=lambda: dead_page([], 0))
     failure: Exception | None = None
+    views: list[members.MemberView | Exception] = field(
+        default_factory=list
+    )  # what heartbeats are told; the last stays
+    claimed: list[members.ClaimedPartition] = field(default_factory=list)
+    beat_gate: asyncio.Event | None = None  # what heartbeats that wait, wait for
     poll_gate: asyncio.Event | None = None
     unheard: int = 0  # polls whose leases the door gave back
 
     @property
     def readiness(self) -> Verdict:
         return judge(self.facts)
+
+    def metrics(self) -> list[str]:
+        return metric_lines(self)
 
     def _asked(self, name: str, what: Any) -> None:
         self.calls.append((name, what))
@@ -123,6 +144,8 @@ class FakeService:
 
     async def ask(self, identity: Identity, call: Call[AnswerT], bulk: Bulk = ()) -> Answer[AnswerT]:
         self._asked(row_of(call).command.name.lower(), call)
+        if isinstance(call, members.Heartbeat) and call.wait_ms and self.beat_gate is not None:
+            await self.beat_gate.wait()
         answer = getattr(self, "_" + row_of(call).command.name.lower())(call)
         return answer if isinstance(answer, Answer) else Answer(answer)
 
@@ -256,6 +279,50 @@ class FakeService:
 
     def _discard(self, call: administration.DiscardDead) -> administration.CountReply:
         return administration.CountReply(1)
+
+    def _join_group(self, call: members.JoinGroup) -> members.MemberView:
+        return members.MemberView(7, 3, 41, call.session_ms, [], [], assignor=call.assignor or "shared")
+
+    def _heartbeat(self, call: members.Heartbeat) -> members.MemberView:
+        found = self.views.pop(0) if len(self.views) > 1 else self.views[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _leave_group(self, call: members.LeaveGroup) -> Empty:
+        return Empty()
+
+    def _evict_member(self, call: members.EvictMember) -> Empty:
+        return Empty()
+
+    def _alter_group(self, call: members.AlterGroup) -> members.GroupAltered:
+        return members.GroupAltered(7, 9)
+
+    def _claim_partitions(self, call: members.ClaimPartitions) -> members.ClaimedPartitions:
+        return members.ClaimedPartitions(self.claimed)
+
+    def _list_members(self, call: members.ListMembers) -> members.GroupMembers:
+        one = members.MemberState(
+            "a1",
+            41,
+            "web-1",
+            "host-a",
+            "",
+            "",
+            10_000,
+            1_000,
+            500,
+            [members.PartitionRange("orders", 0, 3)],
+            [members.HandOver("orders", 4, "b2", 1_200)],
+            "n2",
+            400,
+            ["orders"],
+        )
+        other = members.MemberState("b2", 42, "", "", "rest", "", 30_000, 1_000, 500, [], [])
+        rebalances = [members.RebalanceState(900, "b2 joined", 2, 8)]
+        return members.GroupMembers(
+            call.group, 7, "queue", "sticky", 41, 10_000, 60_000, "settled", 2, 0, [one, other], rebalances, 42, 8
+        )
 
     def _raft_status(self, call: cluster.RaftStatus) -> cluster.RaftStatusReply:
         return cluster.RaftStatusReply(

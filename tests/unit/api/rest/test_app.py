@@ -232,6 +232,7 @@ async def test_metrics_count_requests_by_operation_and_status(http):
     assert "lanner_forwarded_calls_total 17" in text
     assert 'lanner_fetched_bytes_total{role="leader"} 50' in text
     assert 'lanner_fetched_bytes_total{role="follower"} 60' in text
+    assert 'lanner_group_fenced_total{call="commit"} 3' in text
 
 
 async def test_metrics_tell_of_transactions_in_units_that_prometheus_expects(http):
@@ -251,6 +252,28 @@ async def test_metrics_tell_of_transactions_in_units_that_prometheus_expects(htt
         assert f"\n{line}\n" in text
     named = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(set(named)) == len(named)
+
+
+async def test_metrics_tell_of_groups_with_members(http):
+    text = (await http.get("/metrics")).text
+    for line in (
+        'lanner_group_members{group="billing"} 3',
+        'lanner_group_generation{group="billing"} 41',
+        'lanner_group_partitions_unowned{group="billing"} 2',
+        'lanner_group_handovers_waiting{group="billing"} 1',
+        'lanner_group_heartbeat_lag_seconds{group="billing"} 1.2',
+        "lanner_group_partitions_moved_total 9",
+        "lanner_group_forced_total 1",
+        'lanner_group_rebalances_total{reason="joined"} 5',
+        'lanner_group_rebalances_total{reason="left"} 0',
+        'lanner_group_evictions_total{reason="silent"} 4',
+        'lanner_group_evictions_total{reason="operator"} 0',
+        "lanner_group_handover_seconds_sum 0.5",
+        "lanner_group_handover_seconds_count 2",
+        "lanner_group_assign_seconds_sum 7e-05",
+        "lanner_group_records_bytes_total 0",
+    ):
+        assert f"\n{line}\n" in text
 
 
 async def test_the_document_lists_every_operation_once(http):

@@ -253,3 +253,15 @@ async def test_a_door_that_stops_finishes_what_it_has_in_hand(service):
 
 async def test_a_door_that_was_never_opened_can_be_stopped(service):
     await RestDoor(service).stop(drain_ms=0)
+
+
+@pytest.mark.parametrize("line", [b"POST /nothing", b"PUT /v1/topics", b"POST /openapi.json"])
+async def test_a_refusal_does_not_wait_for_a_body_that_does_not_come(address, line):
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        writer.write(line + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        async with asyncio.timeout(20):
+            said = await reader.read()  # until the broker closes: an idle connection is kept for 75 seconds
+        assert said.split()[1] in (b"404", b"405")
+    finally:
+        writer.close()

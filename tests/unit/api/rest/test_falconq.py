@@ -5,8 +5,8 @@ import base64
 import pytest
 
 from lanner.api.rest.falconq import first_not_shown, group_of
-from lanner.broker.desks.calls import Delivered
 from lanner.errors import NotLeader, PartitionNotFound
+from lanner.forwarding.values import Delivered
 from lanner.model import Message
 
 

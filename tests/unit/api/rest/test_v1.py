@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from dataclasses import replace
 
 import httpx
 import pytest
 
 from lanner import batch
 from lanner.api.rest import build_app
-from lanner.broker.desks.calls import Delivered
 from lanner.errors import LeaseLost
+from lanner.forwarding.values import Delivered
 from lanner.model import Message
 from lanner.wire.administration import AlterTopic, DiscardDead, ListDead, RedriveDead, Seek
 from lanner.wire.messages import SettledItem, SettleItem
@@ -167,7 +166,7 @@ async def test_a_settle_says_which_and_how(http, service, verb, extra, kind, del
 
 async def test_a_lost_lease_is_told_beside_the_others(http, service):
     service.settled = [SettledItem(0, 1), SettledItem(LeaseLost.code, 0)]
-    targets = [{"partition": 0, "offset": offset, "token": 1} for offset in (1, 2)]
+    targets = [{"partition": 0, "offset": offset, "token": 1} for offset in (1, 3)]
     answer = (await http.post("/v1/topics/orders/groups/billing/ack", json={"messages": targets})).json()
     assert (answer["settled"], answer["failed"]) == (1, 1)
     assert answer["messages"][1]["error"] == "LeaseLost"
@@ -360,6 +359,8 @@ async def test_the_leases_of_a_reply_that_cannot_be_made_are_given_back(http, se
 @pytest.mark.parametrize(("auto_ack", "released"), [(False, 1), (True, 0)])
 async def test_the_leases_of_a_reply_that_the_socket_did_not_take_are_given_back(service, auto_ack, released):
     class Lost:
+        caller = None
+
         async def handed_over(self) -> bool:
             return False
 
@@ -379,7 +380,7 @@ async def test_a_large_reply_is_made_in_a_reader_thread_and_a_small_one_is_not(h
     await http.post("/v1/topics/orders/groups/g/poll", json={})
     assert service.asked("in_reader") == []
     large = leased(3)
-    service.deliveries = [large._replace(message=replace(large.message, value=b"x" * 100_000))]
+    service.deliveries = [large._replace(message=large.message._replace(value=b"x" * 100_000))]
     reply = await http.post("/v1/topics/orders/groups/g/poll", json={})
     assert len(reply.json()["messages"][0]["value"]) == 100_000
     assert service.asked("in_reader") == [None]

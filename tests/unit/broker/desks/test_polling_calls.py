@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lanner.broker.desks.polling import Polling
-from lanner.broker.desks.publishing import Router
 from lanner.broker.desks.questions import Questions
+from lanner.forwarding.batches import Router
 from tests.unit.broker.flock import Flock
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import NewMessage
-from lanner.broker.forwarding.asking import Tries
 from lanner.calls import ANONYMOUS
 from lanner.errors import (
     BadGateway,
@@ -23,6 +21,8 @@ from lanner.errors import (
     UnknownRecord,
     ValidationError,
 )
+from lanner.forwarding.asking import Tries
+from lanner.forwarding.values import NewMessage
 from lanner.wire.messages import Command, Publish, SettleItem
 from tests.unit.broker.offices import Office, Offices, only, opened
 
@@ -79,7 +79,7 @@ async def test_looking_for_an_unknown_topic_makes_none() -> None:
             there.groups(ANONYMOUS, "nope"),
             there.fetch(ANONYMOUS, "nope", 0, 0),
             there.poll(ANONYMOUS, topic="nope", group="g", member="m"),
-            there.glance(ANONYMOUS, "nope", "g"),
+            there.best_priority(ANONYMOUS, "nope", "g"),
             there.settle(ANONYMOUS, "nope", "g", [SettleItem(0, 1, 0, 1, ACK)]),
             there.publish_messages(ANONYMOUS, "nope", [NewMessage(b"x")]),
             there.raft_status(ANONYMOUS, "nope", 0),
@@ -123,7 +123,7 @@ async def test_a_partition_that_is_not_led_here_is_refused_with_a_hint() -> None
         for call in (
             other.here.fetch(ANONYMOUS, "orders", 1, 0),
             other.here.poll(ANONYMOUS, topic="orders", group="g", member="m", partitions=[1]),
-            other.here.glance(ANONYMOUS, "orders", "g", [1]),
+            other.here.best_priority(ANONYMOUS, "orders", "g", [1]),
             other.here.commit(ANONYMOUS, "orders", "g", {1: 0}),
             other.here.offsets(ANONYMOUS, "orders"),
         ):
@@ -203,6 +203,20 @@ async def test_a_fetch_waits_at_the_leader_until_something_comes() -> None:
         await fill(offices, 1)
         for fetched in await asyncio.gather(*waiting):
             assert fetched.end_offset == 1 and len(fetched.batches) == 1
+
+
+async def test_only_fetches_that_wait_elsewhere_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits here costs no request at another broker, and each of its callers has a connection here."""
+    monkeypatch.setattr("lanner.forwarding.asking.Asking.waiting_max", 0)
+    async with opened() as offices:
+        set_ids = offices.topic("orders")
+        leader = offices.leader(set_ids[0])
+        waiting = asyncio.ensure_future(leader.anywhere.fetch(ANONYMOUS, "orders", 0, 0, limits.MIB, 5_000))
+        other = next(office for office in offices.by_name.values() if office is not leader)
+        assert (await other.anywhere.fetch(ANONYMOUS, "orders", 0, 0, limits.MIB, 5_000)).batches == []
+        assert not waiting.done()
+        await leader.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"news", partition=0)])
+        assert len((await waiting).batches) == 1
 
 
 async def test_a_look_shows_the_most_urgent_of_all_brokers_first() -> None:

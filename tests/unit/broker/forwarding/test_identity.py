@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lanner.broker.desks.calls import NewMessage
 from lanner.calls import ANONYMOUS
 from lanner.errors import TopicExists
+from lanner.forwarding.values import NewMessage
 from lanner.wire.messages import Command, SettleItem
 from tests.unit.broker.offices import Office, Offices, only, opened
 

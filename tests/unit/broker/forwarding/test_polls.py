@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lanner import batch, limits
-from lanner.broker.desks.calls import Delivered, NewMessage
-from lanner.broker.forwarding import polls as forwarding_polls
-from lanner.broker.forwarding import watches
 from lanner.calls import ANONYMOUS, Answer
 from lanner.errors import BadGateway, GroupKindConflict, NotLeader, ValidationError
+from lanner.forwarding import polls as forwarding_polls
+from lanner.forwarding import watches
+from lanner.forwarding.values import Delivered, NewMessage
 from lanner.partition import Poll
-from lanner.wire.messages import Command, Glance, Glanced, SettleItem
+from lanner.wire.messages import BestPriority, BestPriorityFound, Command, SettleItem
 from tests.callers import Here
 from tests.spoilt import undecodable
 from tests.unit.broker.offices import Office, Offices, only, opened
@@ -50,6 +50,22 @@ async def test_the_most_urgent_comes_first_over_all_brokers() -> None:
         assert len({item.message.id for item in found}) == 30
 
 
+async def test_brokers_with_equally_urgent_messages_are_polled_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as offices:
+        offices.topic("orders")
+        await publish(offices, (0, 5), (1, 5), (2, 5))
+        everybody = asyncio.Barrier(3)
+        poll_once = forwarding_polls.ForwardedPolls._poll_once
+
+        async def once_all_are_asked(self: Any, *given: Any) -> Any:
+            async with asyncio.timeout(5):
+                await everybody.wait()
+            return await poll_once(self, *given)
+
+        monkeypatch.setattr(forwarding_polls.ForwardedPolls, "_poll_once", once_all_are_asked)
+        assert sorted(shown(await poll(offices["b"]))) == [(5, 0), (5, 1), (5, 2)]
+
+
 async def test_polls_with_sequences_keep_the_order_too() -> None:
     """Each broker is asked once in such a poll, so one may bring less than there is; but never in the wrong order."""
     async with opened() as offices:
@@ -82,9 +98,9 @@ async def test_a_poll_says_how_urgent_what_is_left_is_and_takes_nothing_less_urg
         assert first.priority == 5
         second = await offices["a"].anywhere.poll(ANONYMOUS, **fields, max_messages=10, min_priority=3)
         assert [item.priority for item in second.batches] == [5]
-        assert await offices["a"].anywhere.glance(ANONYMOUS, "orders", "g") == 2
+        assert await offices["a"].anywhere.best_priority(ANONYMOUS, "orders", "g") == 2
         assert [item.priority for item in (await offices["a"].anywhere.poll(ANONYMOUS, **fields)).batches] == [2]
-        assert await offices["a"].anywhere.glance(ANONYMOUS, "orders", "g") == -1
+        assert await offices["a"].anywhere.best_priority(ANONYMOUS, "orders", "g") == -1
 
 
 async def test_a_service_leases_nothing_below_the_priority_asked_for() -> None:
@@ -156,11 +172,11 @@ async def test_a_waiting_poll_asks_nobody_again_and_again() -> None:
     async with opened() as offices:
         offices.topic("orders")
         assert await poll(offices["a"], wait_ms=400) == []
-        glances = [command for _, command in offices["a"].called if command is Command.GLANCE]
-        assert len(glances) <= 8, "two short ones, two long ones, and two at the end"
+        asked = [command for _, command in offices["a"].called if command is Command.BEST_PRIORITY]
+        assert len(asked) <= 8, "two short ones, two long ones, and two at the end"
 
 
-async def test_many_who_wait_for_the_same_cost_one_long_glance_at_each_broker() -> None:
+async def test_many_who_wait_for_the_same_cost_one_long_question_at_each_broker() -> None:
     async with opened() as offices:
         offices.topic("orders")
         await poll(offices["a"])  # the group is there
@@ -170,7 +186,7 @@ async def test_many_who_wait_for_the_same_cost_one_long_glance_at_each_broker() 
             while len(offices["a"].called) < 20 * 2 + 2:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert [command for _, command in offices["a"].called] == [Command.GLANCE] * (20 * 2 + 2)
+        assert [command for _, command in offices["a"].called] == [Command.BEST_PRIORITY] * (20 * 2 + 2)
         await publish(offices, *((number % 3, 4) for number in range(20)))
         found = await asyncio.gather(*waiting)
         assert len({one[0].message.id for one in found}) == 20
@@ -311,7 +327,7 @@ async def test_when_nobody_can_say_whether_there_is_something_the_caller_is_told
         with pytest.raises(BadGateway, match=f"broker {leader.name} did not answer"):
             await poll(office)
         with pytest.raises(BadGateway):
-            await office.anywhere.glance(ANONYMOUS, "orders", "g", wait_ms=10)
+            await office.anywhere.best_priority(ANONYMOUS, "orders", "g", wait_ms=10)
         assert len(office.called) < 60
 
 
@@ -344,7 +360,7 @@ async def test_a_stream_group_is_refused_on_every_broker() -> None:
             with pytest.raises(GroupKindConflict):
                 await poll(office, wait_ms=1_000)
             with pytest.raises(GroupKindConflict):
-                await office.anywhere.glance(ANONYMOUS, "orders", "g", wait_ms=1_000)
+                await office.anywhere.best_priority(ANONYMOUS, "orders", "g", wait_ms=1_000)
 
 
 async def test_a_new_group_begins_everywhere_at_the_same_time() -> None:
@@ -367,11 +383,11 @@ async def test_a_group_at_its_bound_is_not_asked_without_pause() -> None:
 
 
 async def test_a_watch_that_nobody_waits_for_ends() -> None:
-    async def glance(node_id: str, call: Glance) -> Answer[Glanced]:
-        return Answer(Glanced(await answers.get()))
+    async def best_priority(node_id: str, call: BestPriority) -> Answer[BestPriorityFound]:
+        return Answer(BestPriorityFound(await answers.get()))
 
     answers: asyncio.Queue[int] = asyncio.Queue()
-    watching = watches.Watches(glance)
+    watching = watches.Watches(best_priority)
     waiter = watching.join("node", "t", "g", [0])
     second = watching.join("node", "t", "g", [0])
     (task,) = watching._tasks
@@ -408,22 +424,29 @@ async def test_a_poll_of_no_partition_at_all_is_refused() -> None:
             await poll(offices["a"], partitions=[], sequence=1)
 
 
+def lost(*given: Any) -> asyncio.Future[tuple[Any, int]]:
+    """The answer to a question whose partition moves away."""
+    future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
+    future.set_result((NotLeader("gone"), 0))
+    return future
+
+
 @pytest.mark.parametrize("auto_ack", [True, False])
 async def test_a_poll_of_one_broker_returns_what_it_took_although_a_partition_was_lost(auto_ack: bool) -> None:
     async with opened("a") as offices:
         offices.topic("orders")
         await publish(offices, (0, 9), (1, 8), (2, 7))
         service = offices["a"].service
-        ask, polls = service._questions.ask, []
+        put, polls = service._questions.put, []
 
-        async def lose_the_second(replica: Any, request: Any, *given: Any) -> Any:
+        def lose_the_second(replica: Any, request: Any, *given: Any) -> Any:
             if isinstance(request, Poll):
                 polls.append(request)
                 if len(polls) == 2:
-                    raise NotLeader("gone")
-            return await ask(replica, request, *given)
+                    return lost()
+            return put(replica, request, *given)
 
-        service._questions.ask = lose_the_second  # type: ignore[method-assign]
+        service._questions.put = lose_the_second  # type: ignore[method-assign]
         fields = {"topic": "orders", "group": "g", "member": "m", "auto_ack": auto_ack}
         found = await Here(service).poll(ANONYMOUS, **fields)
         assert [item.priority for item in found.batches] == [9] and len(polls) == 2
@@ -433,15 +456,10 @@ async def test_a_poll_that_lost_its_only_partition_says_which() -> None:
     async with opened("a") as offices:
         offices.topic("orders", 1)
         await publish(offices, (0, 9))
-        service = offices["a"].service
-
-        async def lost(*given: Any) -> Any:
-            raise NotLeader("gone")
-
-        service._questions.ask = lost  # type: ignore[method-assign]
+        offices["a"].service._questions.put = lost  # type: ignore[method-assign]
         fields = {"topic": "orders", "group": "g", "member": "m"}
         here = offices["a"].here
-        for call in (here.poll(ANONYMOUS, **fields), here.glance(ANONYMOUS, "orders", "g")):
+        for call in (here.poll(ANONYMOUS, **fields), here.best_priority(ANONYMOUS, "orders", "g")):
             with pytest.raises(NotLeader) as refusal:
                 await call
             assert refusal.value.details["partition"] == 0 and "refused" not in refusal.value.details

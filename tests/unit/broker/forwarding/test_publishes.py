@@ -8,11 +8,7 @@ from typing import Any, cast
 import pytest
 
 from lanner import limits
-from lanner.broker.desks.calls import NewMessage, Stored
 from lanner.broker.desks.desk import Desk
-from lanner.broker.forwarding import asking
-from lanner.broker.forwarding import publishes as forwarding_publishes
-from lanner.broker.forwarding.publishes import DoorProducers
 from lanner.calls import ANONYMOUS, Answer
 from lanner.errors import (
     BadGateway,
@@ -24,6 +20,10 @@ from lanner.errors import (
     ProducerUnknown,
     TopicFull,
 )
+from lanner.forwarding import asking
+from lanner.forwarding import publishes as forwarding_publishes
+from lanner.forwarding.publishes import DoorProducers
+from lanner.forwarding.values import NewMessage, Stored
 from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
 from tests.unit.broker.offices import Office, Offices, only, opened
 
@@ -167,13 +167,13 @@ async def test_when_the_outcome_stays_unknown_its_sequence_is_never_used_again(
         shorten(monkeypatch, 150)
         offices.lose = lambda node_id, command: command is Command.PUBLISH
         with pytest.raises(BadGateway, match=f"broker {leader.name} did not answer"):
-            await publish(office, b"in the dark")
+            await publish(office, b"outcome unknown")
         offices.lose = lambda node_id, command: False
         await publish(office, b"last")
-        assert await values(office) == {0: [b"first", b"in the dark", b"last"]}
+        assert await values(office) == {0: [b"first", b"outcome unknown", b"last"]}
 
 
-async def test_when_nobody_ever_led_nothing_is_in_the_dark(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_nobody_ever_led_no_outcome_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
@@ -212,7 +212,7 @@ async def test_a_producer_that_was_forgotten_begins_again_as_another() -> None:
         assert slot.producer_id != forgotten and slot.sequence == 1
 
 
-async def test_once_something_is_in_the_dark_a_full_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_once_an_outcome_is_unknown_a_full_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)

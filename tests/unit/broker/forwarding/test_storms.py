@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from lanner import limits
-from lanner.broker.desks.calls import Delivered, NewMessage
 from lanner.calls import ANONYMOUS
 from lanner.errors import LannerError
+from lanner.forwarding.values import Delivered, NewMessage
 from lanner.wire.messages import SettleItem
 from tests.unit.broker.offices import Office, Offices, opened
 

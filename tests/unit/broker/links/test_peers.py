@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from lanner import limits
+from lanner.broker.coordination.homes import Sign
 from lanner.broker.links import peers as module
 from lanner.broker.links.peers import Address, Peers
 from lanner.broker.replicas import snapshots
@@ -284,6 +285,25 @@ async def test_a_pulse_tells_what_is_new_and_now_and_then_everything() -> None:
         peers.pulse(1_000, [(1, 7)])
         await until(lambda: len(other.heard[False]) > module.PULSES_UNTIL_ALL)
         assert other.heard[False][-1].control.leads == [(1, 7)]
+
+
+async def test_a_pulse_says_of_members_what_is_meant_for_its_receiver() -> None:
+    other = Other()
+    asked: list[str] = []
+
+    def sign_for(node_id: str) -> Sign:
+        asked.append(node_id)
+        return Sign([7, 9], 1_234, 567)
+
+    async with pair(other) as (_, peers):
+        peers.pulse(1_000, [])
+        peers.pulse(1_000, [], sign_for=sign_for)
+        await until(lambda: len(other.heard[False]) == 2)
+        before, after = (request.control for request in other.heard[False])
+        assert (before.heard, before.sent_ms, before.echo_ms) == ([], 0, 0), "below the level of members"
+        assert (after.heard, after.sent_ms, after.echo_ms) == ([7, 9], 1_234, 567)
+    peers.pulse(1_000, [], sign_for=sign_for)
+    assert asked == ["other"], "what cannot be sent is not taken"
 
 
 async def test_reports_of_tries_go_over_the_pulse_line_in_frames_of_bounded_size() -> None:

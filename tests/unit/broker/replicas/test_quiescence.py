@@ -1,4 +1,4 @@
-"""Sets in which nothing happens rest on all their brokers, and wake for whatever happens to them."""
+"""Sets in which nothing happens quiesce on all their brokers, and wake for whatever happens to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lanner import batch
-from lanner.broker.replicas.resting import REST_TICKS
+from lanner.broker.replicas.quiescence import QUIESCE_TICKS
 from lanner.cluster import METADATA_SET, encode_transfer_leader
 from lanner.errors import NotLeader
 from lanner.partition import WAIT, Poll, encode_append
@@ -18,15 +18,15 @@ ELECTION_TICKS = 40  # the longest timeout
 
 
 def asleep(flock: Flock) -> bool:
-    return all(set(broker.engine.resting()) == set(broker.engine.replicas) for broker in flock.up())
+    return all(set(broker.engine.quiesced()) == set(broker.engine.replicas) for broker in flock.up())
 
 
 def rested(seed: int = 0) -> tuple[Flock, int, Broker]:
-    """A cluster in which everything rests; one of its sets, and who leads it."""
+    """A cluster in which everything is quiesced; one of its sets, and who leads it."""
     flock = Flock(seed=seed)
     (set_id,) = flock.create_topic("orders")
     flock.publish(set_id, b"first")
-    flock.pass_time(3 * REST_TICKS)
+    flock.pass_time(3 * QUIESCE_TICKS)
     assert asleep(flock)
     leader = flock.leader_of(set_id)
     assert leader is not None
@@ -44,19 +44,19 @@ def test_when_nothing_happens_nothing_is_said() -> None:
 
 def test_a_set_does_not_rest_while_it_is_used() -> None:
     flock, set_id, leader = rested()
-    for _ in range(3 * REST_TICKS):
+    for _ in range(3 * QUIESCE_TICKS):
         flock.publish(set_id, b"x")
         flock.pass_time()
-        assert set_id not in leader.engine.resting()
+        assert set_id not in leader.engine.quiesced()
 
 
 def test_a_publish_wakes_the_set_and_it_rests_again() -> None:
     flock, set_id, leader = rested()
     assert flock.publish(set_id, b"second").base_offset == 1
-    assert all(set_id not in broker.engine.resting() for broker in flock.up())
-    flock.pass_time(REST_TICKS + 5)
+    assert all(set_id not in broker.engine.quiesced() for broker in flock.up())
+    flock.pass_time(QUIESCE_TICKS + 5)
     assert asleep(flock)
-    assert all(flock.count(broker, set_id) == 2 for broker in flock.up()), "everybody knows before they rest"
+    assert all(flock.count(broker, set_id) == 2 for broker in flock.up()), "everybody knows before they quiesce"
     assert leader.leads(set_id)
 
 
@@ -69,8 +69,8 @@ def test_a_poll_that_finds_nothing_wakes_nobody() -> None:
         flock.settle()
 
     poll(1)
-    assert set_id not in leader.engine.resting(), "the first one takes a lease"
-    flock.pass_time(2 * REST_TICKS)
+    assert set_id not in leader.engine.quiesced(), "the first one takes a lease"
+    flock.pass_time(2 * QUIESCE_TICKS)
     flock.sent.clear()
     poll(2)
     assert answers[-1] == (WAIT, 0) or not answers[-1][0].leases
@@ -86,8 +86,8 @@ def test_a_set_at_rest_elects_another_leader_when_its_leaders_broker_is_no_longe
         ticks += 1
     assert ticks <= SILENT_TICKS + ELECTION_TICKS // 2, "as soon as a set that is awake"
     assert flock.publish(set_id, b"second").base_offset == 1
-    flock.pass_time(3 * REST_TICKS)
-    assert asleep(flock), "two of three can rest as well"
+    flock.pass_time(3 * QUIESCE_TICKS)
+    assert asleep(flock), "two of three can quiesce as well"
 
 
 def test_a_broker_that_returns_catches_up_with_a_set_that_rests() -> None:
@@ -96,11 +96,11 @@ def test_a_broker_that_returns_catches_up_with_a_set_that_rests() -> None:
     away.stop()
     flock.pass_time(SILENT_TICKS + 1)
     flock.publish(set_id, b"second")
-    flock.pass_time(3 * REST_TICKS)
+    flock.pass_time(3 * QUIESCE_TICKS)
     assert asleep(flock)
     away.start()
     flock.until(lambda: set_id in away.engine.replicas and flock.count(away, set_id) == 2, 3 * ELECTION_TICKS)
-    flock.pass_time(5 * REST_TICKS)
+    flock.pass_time(5 * QUIESCE_TICKS)
     assert asleep(flock)
 
 
@@ -110,8 +110,8 @@ def test_a_broker_that_was_only_cut_off_catches_up_with_a_set_that_rests() -> No
     flock.cut = {away.node_id}
     flock.pass_time(SILENT_TICKS + 1)
     flock.publish(set_id, b"second")
-    flock.pass_time(3 * REST_TICKS)
-    assert set_id in leader.engine.resting() and set_id not in away.engine.resting()
+    flock.pass_time(3 * QUIESCE_TICKS)
+    assert set_id in leader.engine.quiesced() and set_id not in away.engine.quiesced()
     flock.cut = set()
     flock.until(lambda: flock.count(away, set_id) == 2, 3 * ELECTION_TICKS)
     assert leader.leads(set_id), "and disturbs nobody"
@@ -124,10 +124,10 @@ def test_a_follower_whose_answers_are_lost_does_not_rest_without_what_it_lacks()
     flock.lost = lambda at, message: at == set_id and number in (message.sender, message.receiver)
     leader.replica(set_id).node.report_unreachable(number)
     flock.publish(set_id, b"second")
-    flock.pass_time(2 * REST_TICKS)
+    flock.pass_time(2 * QUIESCE_TICKS)
     flock.lost = lambda at, message: at == set_id and message.sender == number  # it hears, and is not heard
-    flock.pass_time(4 * REST_TICKS)
-    assert set_id not in away.engine.resting()
+    flock.pass_time(4 * QUIESCE_TICKS)
+    assert set_id not in away.engine.quiesced()
     flock.lost = lambda at, message: False
     flock.until(lambda: flock.count(away, set_id) == 2, 3 * ELECTION_TICKS)
 
@@ -179,12 +179,12 @@ def test_a_follower_that_could_not_rest_hears_heartbeats_again() -> None:
         return False
 
     flock.lost = keep_busy
-    flock.pass_time(10 * REST_TICKS)
+    flock.pass_time(10 * QUIESCE_TICKS)
     assert leader.leads(set_id) and leader.replica(set_id).node.term == node.term, "nobody stood for election"
-    assert set_id not in leader.engine.resting() or set_id not in busy.engine.resting()
+    assert set_id not in leader.engine.quiesced() or set_id not in busy.engine.quiesced()
     assert 5 <= marks <= 10, "it tries again, about once in the time that it waits for"
     flock.lost = lambda which, message: False
-    flock.pass_time(3 * REST_TICKS)
+    flock.pass_time(3 * QUIESCE_TICKS)
     assert asleep(flock)
 
 
@@ -197,11 +197,11 @@ def test_a_mark_of_rest_means_nothing_to_who_has_something_to_do() -> None:
     )
     other.engine.wake(set_id)
     other.engine.step(set_id, mark)
-    assert set_id in other.engine.resting() and other.engine.take_messages() == []
+    assert set_id in other.engine.quiesced() and other.engine.take_messages() == []
     other.engine.wake(set_id)
     node.attention = True
     other.engine.step(set_id, mark)
-    assert set_id not in other.engine.resting()
+    assert set_id not in other.engine.quiesced()
     other.engine.pump()
     assert [message.kind for _, message in other.engine.take_messages()] == [MessageKind.HEARTBEAT_REPLY]
 
@@ -211,9 +211,9 @@ def test_a_leader_does_not_rest_while_a_follower_that_it_hears_is_behind() -> No
     number = next(number for number in leader.replica(set_id).node.voters if number != leader.held()[set_id])
     flock.lost = lambda which, message: which == set_id and message.receiver == number and bool(message.entries)
     flock.publish(set_id, b"second")
-    for _ in range(5 * REST_TICKS):
+    for _ in range(5 * QUIESCE_TICKS):
         flock.pass_time()
-        assert set_id not in leader.engine.resting()
+        assert set_id not in leader.engine.quiesced()
 
 
 def test_a_leader_at_rest_whose_words_are_lost_finds_out_although_the_brokers_hear_each_other() -> None:
@@ -239,7 +239,7 @@ def test_a_mark_that_is_lost_costs_some_heartbeats_and_no_leader() -> None:
         return bool(mark) and lost == 1
 
     flock.lost = lose_one
-    flock.pass_time(REST_TICKS + ELECTION_TICKS + 3 * REST_TICKS)
+    flock.pass_time(QUIESCE_TICKS + ELECTION_TICKS + 3 * QUIESCE_TICKS)
     assert lost >= 2 and asleep(flock)
     assert leader.leads(set_id) and leader.replica(set_id).node.term == term
 
@@ -253,7 +253,7 @@ def test_two_brokers_that_do_not_hear_each_other_depose_nobody_whom_a_third_one_
     flock.pass_time(20 * ELECTION_TICKS)
     assert leader.leads(set_id) and leader.replica(set_id).node.term == term
     flock.parted = set()
-    flock.pass_time(ELECTION_TICKS + 3 * REST_TICKS)
+    flock.pass_time(ELECTION_TICKS + 3 * QUIESCE_TICKS)
     assert asleep(flock) and leader.leads(set_id)
 
 
@@ -271,7 +271,7 @@ def test_the_metadata_finds_another_leader_before_the_cluster_is_founded() -> No
     for broker in flock.up():
         broker.steward.founding = None
     flock.until(lambda: flock.leader_of(METADATA_SET) is not None)
-    flock.pass_time(3 * REST_TICKS)
+    flock.pass_time(3 * QUIESCE_TICKS)
     leader = flock.leader_of(METADATA_SET)
     assert leader is not None and asleep(flock)
     leader.stop()
@@ -281,6 +281,6 @@ def test_the_metadata_finds_another_leader_before_the_cluster_is_founded() -> No
 def test_sets_of_one_broker_rest_too() -> None:
     flock = Flock("a")
     flock.create_topic("orders", partitions=3, replication=1)
-    flock.pass_time(2 * REST_TICKS)
+    flock.pass_time(2 * QUIESCE_TICKS)
     assert asleep(flock)
     assert flock.publish(1, b"x").base_offset == 0

@@ -129,6 +129,21 @@ def test_a_leader_that_lost_its_majority_tells_its_callers_to_ask_again(brokers:
     assert leader.engine.unapplied_bytes == 0
 
 
+def test_a_question_asked_during_a_decision_is_answered_without_a_tick(brokers: Brokers) -> None:
+    leader = brokers.leader()
+    leader.publish(b"a")
+    brokers.settle()
+    answers: list[Any] = []
+    leader.engine.ask(1, Poll("g", "m", 1), lambda answer, _: answers.append(answer))
+    sent = leader.work()  # the decision is on its way to the others
+    leader.engine.ask(1, Poll("h", "m", 2), lambda answer, _: answers.append(answer))
+    assert answers == []
+    for set_id, message in sent:
+        brokers.all[message.receiver].engine.step(set_id, message)
+    brokers.settle()
+    assert len(answers) == 2
+
+
 def test_a_follower_refuses_at_once(brokers: Brokers) -> None:
     leader = brokers.leader()
     follower = next(broker for broker in brokers.up() if broker is not leader)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from lanner.cluster import PlanKind
+from lanner.cluster import METADATA_SET, PlanKind
 from lanner.errors import NotLeader, StorageDamaged
 from lanner.ledger import Ledger
 from lanner.ledger.rows import FORMAT_KEY, damaged_key, set_of_key
@@ -84,6 +84,22 @@ def test_a_set_with_a_damaged_row_is_not_opened_and_comes_back_under_a_new_id(
     flock.until(lambda: {first, second} <= broker.engine.replicas.keys())
     flock.until(lambda: flock.count(broker, first) == 21 and flock.count(broker, second) == 21)
     broker.engine.ledger.check()
+
+
+def test_a_set_whose_own_row_is_damaged_is_replaced_also_while_nothing_changes_in_the_cluster() -> None:
+    """Whose copy it was, the broker learns from the metadata, once that stands where it stood before the restart."""
+    flock, first, _, broker = made()
+    leader = flock.leader_of(METADATA_SET)
+    assert leader is not None
+    other = next(one for one in flock.up() if one not in (leader, broker))
+    leader.replica(METADATA_SET).node.transfer(other.replica(METADATA_SET).node.node_id)
+    flock.until(lambda: flock.leader_of(METADATA_SET) is other)  # which writes an entry that says nothing
+    flock.until(lambda: broker.replica(METADATA_SET).node.last_index == other.replica(METADATA_SET).node.last_index)
+    broker.stop()
+    (key,) = rows_of(broker, first, b"m")
+    spoil(broker.table, key, "value")
+    broker.start()
+    assert replaced(flock, broker, first) > 3
 
 
 def test_it_stays_closed_over_restarts_even_if_the_row_can_be_read_again() -> None:

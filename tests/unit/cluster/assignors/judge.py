@@ -7,7 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-from lanner.cluster.assignors import Answer, Assignor, Place, Question, Subscriber
+from lanner.cluster.assignors import Answer, Assignor, Question, Subscriber
+from lanner.model import TopicPartitionId
 
 
 def check_answer(question: Question, answer: Answer) -> None:
@@ -15,7 +16,9 @@ def check_answer(question: Question, answer: Answer) -> None:
     topics = {one.number: one.topics for one in question.subscribers}
     wanted = set().union(*topics.values())
     assert set(answer) == {(topic, at) for topic in wanted for at in range(question.topics.get(topic, 0))}
-    assert all(place[0] in topics[number] for place, number in answer.items()), "an owner that does not subscribe"
+    assert all(partition_id[0] in topics[number] for partition_id, number in answer.items()), (
+        "an owner that does not subscribe"
+    )
 
 
 def loads_of(question: Question, answer: Answer) -> dict[int, int]:
@@ -26,24 +29,24 @@ def loads_of(question: Question, answer: Answer) -> dict[int, int]:
 def check_even(question: Question, answer: Answer) -> None:
     """No partition could go to a subscriber that has at least two fewer."""
     loads = loads_of(question, answer)
-    for place, number in answer.items():
+    for partition_id, number in answer.items():
         for one in question.subscribers:
-            assert place[0] not in one.topics or loads[number] - loads[one.number] <= 1, f"uneven: {loads}"
+            assert partition_id[0] not in one.topics or loads[number] - loads[one.number] <= 1, f"uneven: {loads}"
 
 
 def count_kept(answer: Answer, question: Question) -> int:
-    return sum(answer.get(place) == number for place, number in question.present.items())
+    return sum(answer.get(partition_id) == number for partition_id, number in question.present.items())
 
 
 def most_kept(question: Question) -> int:
     """The most partitions that may stay with their members, over every even assignment. For equal subscriptions."""
     numbers = [one.number for one in question.subscribers]
-    places = question.places()
+    partition_ids = question.partition_ids()
     best = -1
-    for choice in itertools.product(numbers, repeat=len(places)):
+    for choice in itertools.product(numbers, repeat=len(partition_ids)):
         counts = [choice.count(number) for number in numbers]
         if max(counts) - min(counts) <= 1:
-            best = max(best, count_kept(dict(zip(places, choice, strict=True)), question))
+            best = max(best, count_kept(dict(zip(partition_ids, choice, strict=True)), question))
     return best
 
 
@@ -55,10 +58,10 @@ def check_moves(question: Question, answer: Answer) -> None:
         assert kept == best, f"{kept} partitions stayed, {best} could have"
         return
     loads, topics = loads_of(question, answer), {one.number: one.topics for one in members}
-    for place, before in question.present.items():
-        now = answer.get(place, before)
-        if now != before and place[0] in topics.get(before, ()):
-            assert loads[before] >= loads[now], f"{place} moved from {before} to {now} for nothing: {loads}"
+    for partition_id, before in question.present.items():
+        now = answer.get(partition_id, before)
+        if now != before and partition_id[0] in topics.get(before, ()):
+            assert loads[before] >= loads[now], f"{partition_id} moved from {before} to {now} for nothing: {loads}"
 
 
 def check_order(question: Question, assign: Assignor, answer: Answer) -> None:
@@ -79,13 +82,13 @@ class History:
         self._topics = {1: self._rng.randint(1, 3), 2: self._rng.randint(0, 2)}
         self._members: list[Subscriber] = []
         self._number = 0
-        self.present: Mapping[Place, int] = {}
+        self.present: Mapping[TopicPartitionId, int] = {}
 
     def next_question(self) -> Question:
         self._change(self._rng.choice("jjlg" if self._equal else "jjlgs"))
         if self._rng.random() < 0.1:  # any starting point: another assignor was in use before
             numbers = [one.number for one in self._members] or [0]
-            self.present = {place: self._rng.choice(numbers) for place in self.present}
+            self.present = {partition_id: self._rng.choice(numbers) for partition_id in self.present}
         return Question(tuple(self._members), dict(self._topics), dict(self.present))
 
     def _change(self, kind: str) -> None:

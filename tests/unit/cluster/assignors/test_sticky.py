@@ -46,19 +46,19 @@ def start_afresh(question: Question) -> Answer:
 
 def give_extras_to_the_first(question: Question) -> Answer:
     """The members that have one more are not asked whether they have it already."""
-    members, places = question.ranked(), question.places()
-    low, extra = divmod(len(places), len(members))
+    members, partition_ids = question.ranked(), question.partition_ids()
+    low, extra = divmod(len(partition_ids), len(members))
     room = {one.number: low + (rank < extra) for rank, one in enumerate(members)}
     answer: Answer = {}
-    for place in places:
-        number = question.present.get(place, 0)
+    for partition_id in partition_ids:
+        number = question.present.get(partition_id, 0)
         if room.get(number, 0) > 0:
-            answer[place] = number
+            answer[partition_id] = number
             room[number] -= 1
-    for place in places:
-        if place not in answer:
+    for partition_id in partition_ids:
+        if partition_id not in answer:
             number = next(number for number, left in room.items() if left > 0)
-            answer[place] = number
+            answer[partition_id] = number
             room[number] -= 1
     return answer
 
@@ -67,31 +67,39 @@ def follow_the_order_of_the_list(question: Question) -> Answer:
     ranks = {one.number: rank for rank, one in enumerate(question.subscribers, 1)}
     numbers = {rank: number for number, rank in ranks.items()}
     members = tuple(one._replace(number=ranks[one.number]) for one in question.subscribers)
-    present = {place: ranks.get(number, 0) for place, number in question.present.items()}
+    present = {partition_id: ranks.get(number, 0) for partition_id, number in question.present.items()}
     found = sticky.assign(question._replace(subscribers=members, present=present))
-    return {place: numbers[rank] for place, rank in found.items()}
+    return {partition_id: numbers[rank] for partition_id, rank in found.items()}
 
 
 def take_nothing_away(question: Question) -> Answer:
     topics = {one.number: one.topics for one in question.subscribers}
-    kept = {place: owner for place, owner in question.present.items() if place[0] in topics.get(owner, ())}
+    kept = {
+        partition_id: owner
+        for partition_id, owner in question.present.items()
+        if partition_id[0] in topics.get(owner, ())
+    }
     return sticky.assign(question) | kept
 
 
 def keep_what_nobody_wants_there(question: Question) -> Answer:
     numbers = {one.number for one in question.subscribers}
     found = sticky.assign(question)
-    return found | {place: number for place, number in question.present.items() if number in numbers and place in found}
+    return found | {
+        partition_id: number
+        for partition_id, number in question.present.items()
+        if number in numbers and partition_id in found
+    }
 
 
 def trade_for_nothing(question: Question) -> Answer:
     """Two members trade a partition for nothing."""
     answer = sticky.assign(question)
-    for place, number in answer.items():
+    for partition_id, number in answer.items():
         for other, owner in answer.items():
             topics = {one.number: one.topics for one in question.subscribers}
-            if owner != number and place[0] in topics[owner] and other[0] in topics[number]:
-                return answer | {place: owner, other: number}
+            if owner != number and partition_id[0] in topics[owner] and other[0] in topics[number]:
+                return answer | {partition_id: owner, other: number}
     return answer
 
 
@@ -132,9 +140,9 @@ def test_more_members_than_partitions_leave_the_last_to_join_without_any() -> No
 def test_a_member_that_comes_back_gets_its_share_and_nothing_else_moves() -> None:
     before = sticky.assign(ask(6, 1, 2, 3))
     without = sticky.assign(ask(6, 1, 3, present=before))
-    assert all(without[place] == number for place, number in before.items() if number != 2)
+    assert all(without[partition_id] == number for partition_id, number in before.items() if number != 2)
     again = sticky.assign(ask(6, 1, 3, 4, present=without))
-    assert sum(again[place] != number for place, number in without.items()) == 2
+    assert sum(again[partition_id] != number for partition_id, number in without.items()) == 2
 
 
 def test_a_thousand_members_that_double_move_half_of_the_partitions() -> None:
@@ -142,7 +150,7 @@ def test_a_thousand_members_that_double_move_half_of_the_partitions() -> None:
     question = ask(10_000, *range(1, 1_001), present=half)
     whole = sticky.assign(question)
     assert set(loads_of(question, whole).values()) == {10}
-    assert sum(whole[place] != number for place, number in half.items()) == 5_000
+    assert sum(whole[partition_id] != number for partition_id, number in half.items()) == 5_000
 
 
 def test_a_free_partition_goes_to_a_member_in_a_rack_that_holds_a_copy() -> None:

@@ -111,7 +111,7 @@ class LeasedMessage(_message.Message):
     def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., token: _Optional[int] = ..., attempt: _Optional[int] = ..., lease_until_ms: _Optional[int] = ...) -> None: ...
 
 class ReceiveMessagesRequest(_message.Message):
-    __slots__ = ("topic", "group", "max_messages", "max_bytes", "wait_ms", "lease_ms", "partitions", "start", "auto_ack")
+    __slots__ = ("topic", "group", "max_messages", "max_bytes", "wait_ms", "lease_ms", "partitions", "start", "auto_ack", "member_id", "number", "generation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,9 @@ class ReceiveMessagesRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     max_messages: int
@@ -130,7 +133,10 @@ class ReceiveMessagesRequest(_message.Message):
     partitions: _containers.RepeatedScalarFieldContainer[int]
     start: str
     auto_ack: bool
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., start: _Optional[str] = ..., auto_ack: _Optional[bool] = ...) -> None: ...
+    member_id: str
+    number: int
+    generation: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., start: _Optional[str] = ..., auto_ack: _Optional[bool] = ..., member_id: _Optional[str] = ..., number: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class ReceiveMessagesResponse(_message.Message):
     __slots__ = ("messages",)
@@ -139,7 +145,7 @@ class ReceiveMessagesResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[LeasedMessage, _Mapping]]] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("topic", "group", "max_messages", "max_bytes", "lease_ms", "partitions", "start", "auto_ack")
+    __slots__ = ("topic", "group", "max_messages", "max_bytes", "lease_ms", "partitions", "start", "auto_ack", "member_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +154,7 @@ class SubscribeRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     max_messages: int
@@ -156,7 +163,8 @@ class SubscribeRequest(_message.Message):
     partitions: _containers.RepeatedScalarFieldContainer[int]
     start: str
     auto_ack: bool
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., start: _Optional[str] = ..., auto_ack: _Optional[bool] = ...) -> None: ...
+    member_id: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., max_messages: _Optional[int] = ..., max_bytes: _Optional[int] = ..., lease_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., start: _Optional[str] = ..., auto_ack: _Optional[bool] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class Lease(_message.Message):
     __slots__ = ("partition", "offset", "token", "count")
@@ -171,52 +179,60 @@ class Lease(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., token: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class AckRequest(_message.Message):
-    __slots__ = ("topic", "group", "leases")
+    __slots__ = ("topic", "group", "leases", "member_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
+    member_id: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class NackRequest(_message.Message):
-    __slots__ = ("topic", "group", "leases", "delay_ms", "reason")
+    __slots__ = ("topic", "group", "leases", "delay_ms", "reason", "member_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     delay_ms: int
     reason: str
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    member_id: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class ExtendRequest(_message.Message):
-    __slots__ = ("topic", "group", "leases", "lease_ms")
+    __slots__ = ("topic", "group", "leases", "lease_ms", "member_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     lease_ms: int
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    member_id: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., lease_ms: _Optional[int] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class RejectRequest(_message.Message):
-    __slots__ = ("topic", "group", "leases", "reason")
+    __slots__ = ("topic", "group", "leases", "reason", "member_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     leases: _containers.RepeatedCompositeFieldContainer[Lease]
     reason: str
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+    member_id: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ..., reason: _Optional[str] = ..., member_id: _Optional[str] = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("partition", "offset", "count", "error")
@@ -274,8 +290,56 @@ class PeekResponse(_message.Message):
     next: PeekPlace
     def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., next: _Optional[_Union[PeekPlace, _Mapping]] = ...) -> None: ...
 
+class FetchRequest(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "max_messages", "wait_ms", "priorities", "group", "member_id", "number", "generation")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITIES_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    max_messages: int
+    wait_ms: int
+    priorities: _containers.RepeatedScalarFieldContainer[int]
+    group: str
+    member_id: str
+    number: int
+    generation: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_messages: _Optional[int] = ..., wait_ms: _Optional[int] = ..., priorities: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., number: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class Hole(_message.Message):
+    __slots__ = ("first_offset", "next_offset", "reason")
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    first_offset: int
+    next_offset: int
+    reason: str
+    def __init__(self, first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FetchResponse(_message.Message):
+    __slots__ = ("messages", "first_offset", "end_offset", "next_offset", "holes")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HOLES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    first_offset: int
+    end_offset: int
+    next_offset: int
+    holes: _containers.RepeatedCompositeFieldContainer[Hole]
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., holes: _Optional[_Iterable[_Union[Hole, _Mapping]]] = ...) -> None: ...
+
 class CommitRequest(_message.Message):
-    __slots__ = ("topic", "group", "offsets", "reader", "sequence")
+    __slots__ = ("topic", "group", "offsets", "reader", "sequence", "member_id", "number", "generation", "metadata")
     class OffsetsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -283,17 +347,32 @@ class CommitRequest(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: bytes
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     READER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     offsets: _containers.ScalarMap[int, int]
     reader: str
     sequence: int
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., offsets: _Optional[_Mapping[int, int]] = ..., reader: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+    member_id: str
+    number: int
+    generation: int
+    metadata: _containers.ScalarMap[int, bytes]
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., offsets: _Optional[_Mapping[int, int]] = ..., reader: _Optional[str] = ..., sequence: _Optional[int] = ..., member_id: _Optional[str] = ..., number: _Optional[int] = ..., generation: _Optional[int] = ..., metadata: _Optional[_Mapping[int, bytes]] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ()
@@ -308,7 +387,7 @@ class CommittedRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class CommittedResponse(_message.Message):
-    __slots__ = ("offsets",)
+    __slots__ = ("offsets", "metadata")
     class OffsetsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -316,23 +395,34 @@ class CommittedResponse(_message.Message):
         key: int
         value: int
         def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: bytes
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.ScalarMap[int, int]
-    def __init__(self, offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    metadata: _containers.ScalarMap[int, bytes]
+    def __init__(self, offsets: _Optional[_Mapping[int, int]] = ..., metadata: _Optional[_Mapping[int, bytes]] = ...) -> None: ...
 
 class SeekRequest(_message.Message):
-    __slots__ = ("topic", "group", "place", "time_ms", "offsets")
+    __slots__ = ("topic", "group", "place", "time_ms", "offsets", "force")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     place: str
     time_ms: int
     offsets: PartitionOffsets
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., place: _Optional[str] = ..., time_ms: _Optional[int] = ..., offsets: _Optional[_Union[PartitionOffsets, _Mapping]] = ...) -> None: ...
+    force: bool
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., place: _Optional[str] = ..., time_ms: _Optional[int] = ..., offsets: _Optional[_Union[PartitionOffsets, _Mapping]] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class PartitionOffsets(_message.Message):
     __slots__ = ("offsets",)
@@ -348,6 +438,284 @@ class PartitionOffsets(_message.Message):
     def __init__(self, offsets: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class SeekResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinGroupRequest(_message.Message):
+    __slots__ = ("group", "kind", "member_id", "topics", "patterns", "assignor", "instance", "session_ms", "rack", "client", "start")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    kind: str
+    member_id: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    assignor: str
+    instance: str
+    session_ms: int
+    rack: str
+    client: str
+    start: str
+    def __init__(self, group: _Optional[str] = ..., kind: _Optional[str] = ..., member_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., patterns: _Optional[_Iterable[str]] = ..., assignor: _Optional[str] = ..., instance: _Optional[str] = ..., session_ms: _Optional[int] = ..., rack: _Optional[str] = ..., client: _Optional[str] = ..., start: _Optional[str] = ...) -> None: ...
+
+class Grant(_message.Message):
+    __slots__ = ("topic", "incarnation", "partition", "grant", "first")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    incarnation: int
+    partition: int
+    grant: int
+    first: bool
+    def __init__(self, topic: _Optional[str] = ..., incarnation: _Optional[int] = ..., partition: _Optional[int] = ..., grant: _Optional[int] = ..., first: _Optional[bool] = ...) -> None: ...
+
+class MemberView(_message.Message):
+    __slots__ = ("member_id", "number", "generation", "session_ms", "assignor", "shared", "unchanged", "held", "revoked")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    number: int
+    generation: int
+    session_ms: int
+    assignor: str
+    shared: bool
+    unchanged: bool
+    held: _containers.RepeatedCompositeFieldContainer[Grant]
+    revoked: _containers.RepeatedCompositeFieldContainer[Grant]
+    def __init__(self, member_id: _Optional[str] = ..., number: _Optional[int] = ..., generation: _Optional[int] = ..., session_ms: _Optional[int] = ..., assignor: _Optional[str] = ..., shared: _Optional[bool] = ..., unchanged: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., revoked: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("group", "member_id", "number", "generation", "released", "wait_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    number: int
+    generation: int
+    released: _containers.RepeatedCompositeFieldContainer[Grant]
+    wait_ms: int
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., number: _Optional[int] = ..., generation: _Optional[int] = ..., released: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class LeaveGroupRequest(_message.Message):
+    __slots__ = ("group", "member_id", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class LeaveGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClaimPartitionsRequest(_message.Message):
+    __slots__ = ("topic", "group", "member_id", "number", "generation", "partitions", "start")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    member_id: str
+    number: int
+    generation: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    start: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., member_id: _Optional[str] = ..., number: _Optional[int] = ..., generation: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., start: _Optional[str] = ...) -> None: ...
+
+class ClaimedPartition(_message.Message):
+    __slots__ = ("partition", "error", "offset", "committed", "metadata", "sequence")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    error: str
+    offset: int
+    committed: bool
+    metadata: bytes
+    sequence: int
+    def __init__(self, partition: _Optional[int] = ..., error: _Optional[str] = ..., offset: _Optional[int] = ..., committed: _Optional[bool] = ..., metadata: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class ClaimPartitionsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[ClaimedPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[ClaimedPartition, _Mapping]]] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ("group", "after", "limit")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    after: int
+    limit: int
+    def __init__(self, group: _Optional[str] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class PartitionRange(_message.Message):
+    __slots__ = ("topic", "first", "last")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    first: int
+    last: int
+    def __init__(self, topic: _Optional[str] = ..., first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+
+class HandOver(_message.Message):
+    __slots__ = ("topic", "partition", "heir", "waiting_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    HEIR_FIELD_NUMBER: _ClassVar[int]
+    WAITING_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    heir: str
+    waiting_ms: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., heir: _Optional[str] = ..., waiting_ms: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("member_id", "number", "instance", "client", "door", "rack", "session_ms", "joined_ms", "joined_age_ms", "held", "revoked", "home", "heard_ms", "topics", "patterns")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    DOOR_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_MS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    HOME_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERNS_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    number: int
+    instance: str
+    client: str
+    door: str
+    rack: str
+    session_ms: int
+    joined_ms: int
+    joined_age_ms: int
+    held: _containers.RepeatedCompositeFieldContainer[PartitionRange]
+    revoked: _containers.RepeatedCompositeFieldContainer[HandOver]
+    home: str
+    heard_ms: int
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    patterns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, member_id: _Optional[str] = ..., number: _Optional[int] = ..., instance: _Optional[str] = ..., client: _Optional[str] = ..., door: _Optional[str] = ..., rack: _Optional[str] = ..., session_ms: _Optional[int] = ..., joined_ms: _Optional[int] = ..., joined_age_ms: _Optional[int] = ..., held: _Optional[_Iterable[_Union[PartitionRange, _Mapping]]] = ..., revoked: _Optional[_Iterable[_Union[HandOver, _Mapping]]] = ..., home: _Optional[str] = ..., heard_ms: _Optional[int] = ..., topics: _Optional[_Iterable[str]] = ..., patterns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Rebalance(_message.Message):
+    __slots__ = ("begun_ms", "reason", "moved", "partitions", "took_ms")
+    BEGUN_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    begun_ms: int
+    reason: str
+    moved: int
+    partitions: int
+    took_ms: int
+    def __init__(self, begun_ms: _Optional[int] = ..., reason: _Optional[str] = ..., moved: _Optional[int] = ..., partitions: _Optional[int] = ..., took_ms: _Optional[int] = ...) -> None: ...
+
+class GroupMembers(_message.Message):
+    __slots__ = ("group", "number", "kind", "assignor", "generation", "session_ms", "revoke_ms", "state", "count", "partitions", "unowned", "members", "rebalances", "next")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    UNOWNED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    REBALANCES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    number: int
+    kind: str
+    assignor: str
+    generation: int
+    session_ms: int
+    revoke_ms: int
+    state: str
+    count: int
+    partitions: int
+    unowned: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    rebalances: _containers.RepeatedCompositeFieldContainer[Rebalance]
+    next: int
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., kind: _Optional[str] = ..., assignor: _Optional[str] = ..., generation: _Optional[int] = ..., session_ms: _Optional[int] = ..., revoke_ms: _Optional[int] = ..., state: _Optional[str] = ..., count: _Optional[int] = ..., partitions: _Optional[int] = ..., unowned: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., rebalances: _Optional[_Iterable[_Union[Rebalance, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class AlterGroupRequest(_message.Message):
+    __slots__ = ("group", "assignor", "session_ms", "revoke_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
+    SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    assignor: str
+    session_ms: int
+    revoke_ms: int
+    def __init__(self, group: _Optional[str] = ..., assignor: _Optional[str] = ..., session_ms: _Optional[int] = ..., revoke_ms: _Optional[int] = ...) -> None: ...
+
+class AlterGroupResponse(_message.Message):
+    __slots__ = ("number", "generation")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    generation: int
+    def __init__(self, number: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class EvictMemberRequest(_message.Message):
+    __slots__ = ("group", "member_id", "reason")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member_id: str
+    reason: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class EvictMemberResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
@@ -476,6 +844,32 @@ class ListTopicsResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OffsetsRequest(_message.Message):
+    __slots__ = ("topic", "time_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    time_ms: int
+    def __init__(self, topic: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class OffsetsOfPartition(_message.Message):
+    __slots__ = ("partition", "first_offset", "end_offset", "at_time")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AT_TIME_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    first_offset: int
+    end_offset: int
+    at_time: int
+    def __init__(self, partition: _Optional[int] = ..., first_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., at_time: _Optional[int] = ...) -> None: ...
+
+class OffsetsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[OffsetsOfPartition]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[OffsetsOfPartition, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("name", "incarnation", "settings", "partitions")
@@ -624,7 +1018,7 @@ class Broker(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., rack: _Optional[str] = ..., state: _Optional[str] = ..., addresses: _Optional[_Mapping[str, str]] = ..., replicas: _Optional[int] = ..., leads: _Optional[int] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("id", "metadata_leader", "feature_level", "topics", "partitions", "replicas", "replicas_missing", "brokers")
+    __slots__ = ("id", "metadata_leader", "feature_level", "topics", "partitions", "replicas", "replicas_missing", "brokers", "plans", "feature_level_possible", "behind")
     ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_LEADER_FIELD_NUMBER: _ClassVar[int]
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
@@ -633,6 +1027,9 @@ class Cluster(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_MISSING_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_LEVEL_POSSIBLE_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     id: str
     metadata_leader: str
     feature_level: int
@@ -641,4 +1038,240 @@ class Cluster(_message.Message):
     replicas: int
     replicas_missing: int
     brokers: _containers.RepeatedCompositeFieldContainer[Broker]
-    def __init__(self, id: _Optional[str] = ..., metadata_leader: _Optional[str] = ..., feature_level: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., replicas: _Optional[int] = ..., replicas_missing: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
+    plans: _containers.RepeatedCompositeFieldContainer[Plan]
+    feature_level_possible: int
+    behind: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., metadata_leader: _Optional[str] = ..., feature_level: _Optional[int] = ..., topics: _Optional[int] = ..., partitions: _Optional[int] = ..., replicas: _Optional[int] = ..., replicas_missing: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., feature_level_possible: _Optional[int] = ..., behind: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("id", "kind", "broker", "state", "steps_done", "steps_total", "moves_done", "moves_total", "moves_running", "moves_failed", "reason")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MOVES_DONE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    MOVES_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FAILED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    kind: str
+    broker: str
+    state: str
+    steps_done: int
+    steps_total: int
+    moves_done: int
+    moves_total: int
+    moves_running: int
+    moves_failed: int
+    reason: str
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., broker: _Optional[str] = ..., state: _Optional[str] = ..., steps_done: _Optional[int] = ..., steps_total: _Optional[int] = ..., moves_done: _Optional[int] = ..., moves_total: _Optional[int] = ..., moves_running: _Optional[int] = ..., moves_failed: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DescribePartitionsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("id", "broker_id", "broker", "role", "leads", "preferred", "lag", "step", "stopped")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    broker_id: str
+    broker: str
+    role: str
+    leads: bool
+    preferred: bool
+    lag: int
+    step: str
+    stopped: str
+    def __init__(self, id: _Optional[int] = ..., broker_id: _Optional[str] = ..., broker: _Optional[str] = ..., role: _Optional[str] = ..., leads: _Optional[bool] = ..., preferred: _Optional[bool] = ..., lag: _Optional[int] = ..., step: _Optional[str] = ..., stopped: _Optional[str] = ...) -> None: ...
+
+class PartitionReplicas(_message.Message):
+    __slots__ = ("topic", "partition", "leader", "replication", "replicas")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    leader: str
+    replication: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[str] = ..., replication: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
+
+class DescribePartitionsResponse(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionReplicas]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReplicas, _Mapping]]] = ...) -> None: ...
+
+class RaftStatusRequest(_message.Message):
+    __slots__ = ("topic", "partition", "broker")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    broker: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class RaftProgress(_message.Message):
+    __slots__ = ("state", "match_index", "next_index")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    match_index: int
+    next_index: int
+    def __init__(self, state: _Optional[str] = ..., match_index: _Optional[int] = ..., next_index: _Optional[int] = ...) -> None: ...
+
+class RaftState(_message.Message):
+    __slots__ = ("state", "broker", "leader_broker", "replicas", "term", "vote", "leader", "commit_index", "applied_index", "last_log_index", "last_log_term", "durable_index", "compacted_index", "uncommitted_bytes", "staged_bytes", "prepared_bytes", "voters", "learners", "progress")
+    class ProgressEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: RaftProgress
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[RaftProgress, _Mapping]] = ...) -> None: ...
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_BROKER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_LOG_TERM_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    COMPACTED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    UNCOMMITTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAGED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    LEARNERS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    broker: str
+    leader_broker: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    term: int
+    vote: int
+    leader: int
+    commit_index: int
+    applied_index: int
+    last_log_index: int
+    last_log_term: int
+    durable_index: int
+    compacted_index: int
+    uncommitted_bytes: int
+    staged_bytes: int
+    prepared_bytes: int
+    voters: _containers.RepeatedScalarFieldContainer[int]
+    learners: _containers.RepeatedScalarFieldContainer[int]
+    progress: _containers.MessageMap[int, RaftProgress]
+    def __init__(self, state: _Optional[str] = ..., broker: _Optional[str] = ..., leader_broker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., term: _Optional[int] = ..., vote: _Optional[int] = ..., leader: _Optional[int] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_log_index: _Optional[int] = ..., last_log_term: _Optional[int] = ..., durable_index: _Optional[int] = ..., compacted_index: _Optional[int] = ..., uncommitted_bytes: _Optional[int] = ..., staged_bytes: _Optional[int] = ..., prepared_bytes: _Optional[int] = ..., voters: _Optional[_Iterable[int]] = ..., learners: _Optional[_Iterable[int]] = ..., progress: _Optional[_Mapping[int, RaftProgress]] = ...) -> None: ...
+
+class ChangeClusterRequest(_message.Message):
+    __slots__ = ("action", "broker", "target", "topic", "partition", "plan_id")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PLAN_ID_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    broker: str
+    target: str
+    topic: str
+    partition: int
+    plan_id: int
+    def __init__(self, action: _Optional[str] = ..., broker: _Optional[str] = ..., target: _Optional[str] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., plan_id: _Optional[int] = ...) -> None: ...
+
+class ChangeClusterResponse(_message.Message):
+    __slots__ = ("plan",)
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    plan: Plan
+    def __init__(self, plan: _Optional[_Union[Plan, _Mapping]] = ...) -> None: ...
+
+class ListClientsRequest(_message.Message):
+    __slots__ = ("group", "limit", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    limit: int
+    after: ClientPlace
+    def __init__(self, group: _Optional[str] = ..., limit: _Optional[int] = ..., after: _Optional[_Union[ClientPlace, _Mapping]] = ...) -> None: ...
+
+class ClientPlace(_message.Message):
+    __slots__ = ("broker_id", "number")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    number: int
+    def __init__(self, broker_id: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ClientUse(_message.Message):
+    __slots__ = ("group", "topic", "member", "member_id", "leased", "leased_until_ms", "idle_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
+    LEASED_UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    member: str
+    member_id: str
+    leased: int
+    leased_until_ms: int
+    idle_ms: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., member: _Optional[str] = ..., member_id: _Optional[str] = ..., leased: _Optional[int] = ..., leased_until_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ...) -> None: ...
+
+class Client(_message.Message):
+    __slots__ = ("broker_id", "broker", "number", "door", "address", "client", "since_ms", "age_ms", "uses")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DOOR_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    broker: str
+    number: int
+    door: str
+    address: str
+    client: str
+    since_ms: int
+    age_ms: int
+    uses: _containers.RepeatedCompositeFieldContainer[ClientUse]
+    def __init__(self, broker_id: _Optional[str] = ..., broker: _Optional[str] = ..., number: _Optional[int] = ..., door: _Optional[str] = ..., address: _Optional[str] = ..., client: _Optional[str] = ..., since_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., uses: _Optional[_Iterable[_Union[ClientUse, _Mapping]]] = ...) -> None: ...
+
+class ListClientsResponse(_message.Message):
+    __slots__ = ("clients", "next", "missing")
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[Client]
+    next: ClientPlace
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., next: _Optional[_Union[ClientPlace, _Mapping]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,183 @@
+"""Check and convert what callers hand in: bytes, numbers, times. Each refusal names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from lanner import limits
+from lanner.client.accumulator import side_bytes
+from lanner.errors import MessageTooLarge, ValidationError
+
+DELIVER_AT_GRAIN_MS: Final = 100  # delays are rounded up to this, so that messages delayed alike share a batch
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+Text = bytes | str
+Moment = int | datetime
+
+
+def value_bytes(value: object, what: str = "value", bytes_max: int = limits.MESSAGE_BYTES_MAX) -> bytes:
+    """The bytes of a value or key; text is encoded as UTF-8."""
+    if isinstance(value, str):
+        value = value.encode()
+    elif isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    elif not isinstance(value, bytes):
+        raise ValidationError(f"{what} is {type(value).__name__}: give bytes or text", field=what)
+    if len(value) > bytes_max:
+        refusal = MessageTooLarge if what == "value" else ValidationError
+        raise refusal(f"{what} has {len(value)} bytes; at most {bytes_max} are allowed", field=what)
+    return value
+
+
+def key_bytes(key: object) -> bytes | None:
+    return None if key is None else value_bytes(key, "key", limits.KEY_BYTES_MAX)
+
+
+def dedup_bytes(dedup_id: object) -> bytes:
+    if dedup_id is None:
+        return b""
+    found = value_bytes(dedup_id, "dedup_id", limits.DEDUP_ID_BYTES_MAX)
+    if not found:
+        raise ValidationError(
+            "dedup_id is empty: leave it out, or give an id that is the message's own", field="dedup_id"
+        )
+    return found
+
+
+def header_map(headers: Mapping[str, Text] | None) -> dict[str, bytes] | None:
+    """Headers with their values as bytes."""
+    if not headers:
+        return None
+    if len(headers) > limits.HEADER_COUNT_MAX:
+        raise ValidationError(
+            f"headers has {len(headers)} entries; at most {limits.HEADER_COUNT_MAX} are allowed", field="headers"
+        )
+    found: dict[str, bytes] = {}
+    size = 0
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise ValidationError(f"header name {name!r} is not text", field="headers")
+        found[name] = value_bytes(value, f"header {name!r}", limits.HEADERS_BYTES_MAX)
+        size += len(name.encode()) + len(found[name]) + 10
+    if size > limits.HEADERS_BYTES_MAX:
+        raise ValidationError(
+            f"headers have {size} bytes; at most {limits.HEADERS_BYTES_MAX} are allowed", field="headers"
+        )
+    return found
+
+
+def moment_ms(moment: Moment, what: str) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ValidationError(f"{what} has no time zone: give an aware datetime, or milliseconds", field=what)
+        moment = (moment - _EPOCH) // _MILLISECOND  # exact, unlike its timestamp as a float
+    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= limits.TIME_MS_MAX:
+        raise ValidationError(f"{what} is {moment!r}: give milliseconds since 1970 (UTC), or a datetime", field=what)
+    return moment
+
+
+def moment_ms_from(moment: datetime, what: str) -> int:
+    """The first millisecond that does not begin before the moment."""
+    began_ms = moment_ms(moment, what)
+    return began_ms if moment.microsecond % 1_000 == 0 else began_ms + 1
+
+
+def _span_ms(span: object, what: str) -> int:
+    if isinstance(span, bool) or not isinstance(span, int | float) or not 0 <= span <= limits.DELAY_MS_MAX:
+        raise ValidationError(f"{what} is {span!r}: give milliseconds from 0 to {limits.DELAY_MS_MAX}", field=what)
+    return round(span)
+
+
+def deliver_moment(delay_ms: float | None, deliver_at: Moment | None, now_ms: Callable[[], int]) -> int:
+    """When the message may first be delivered; 0: at once."""
+    if delay_ms is not None and deliver_at is not None:
+        raise ValidationError("both delay_ms and deliver_at are given: choose one", field="delay_ms")
+    if deliver_at is not None:
+        return moment_ms(deliver_at, "deliver_at")
+    if delay_ms is None or not _span_ms(delay_ms, "delay_ms"):
+        return 0
+    exact = now_ms() + _span_ms(delay_ms, "delay_ms")
+    return -(-exact // DELIVER_AT_GRAIN_MS) * DELIVER_AT_GRAIN_MS
+
+
+def expiry_moment(ttl_ms: float | None, expires_at: Moment | None, now_ms: Callable[[], int]) -> int:
+    """When the message is no longer worth delivering; 0: never."""
+    if ttl_ms is not None and expires_at is not None:
+        raise ValidationError("both ttl_ms and expires_at are given: choose one", field="ttl_ms")
+    if expires_at is not None:
+        return moment_ms(expires_at, "expires_at")
+    if ttl_ms is None:
+        return 0
+    span = _span_ms(ttl_ms, "ttl_ms")
+    if not span:
+        raise ValidationError("ttl_ms is 0: the message would expire before anybody saw it", field="ttl_ms")
+    return now_ms() + span
+
+
+def column_bytes(values: Sequence[Text]) -> list[bytes]:
+    """A column of values; checked as a whole where all are bytes already."""
+    found = list(values)
+    if not found:
+        raise ValidationError("values is empty: give at least one", field="values")
+    if set(map(type, found)) != {bytes} or max(map(len, found)) > limits.MESSAGE_BYTES_MAX:
+        return [value_bytes(value) for value in found]
+    return found  # type: ignore[return-value]
+
+
+def split_by_size(lengths: Sequence[int], bytes_max: int, count_max: int) -> list[tuple[int, int]]:
+    """Cut a column into runs [start, stop) that stay within both bounds; a single larger item is a run of its own."""
+    total = sum(lengths)
+    if total <= bytes_max and len(lengths) <= count_max:
+        return [(0, len(lengths))]
+    longest = max(lengths)
+    if longest * count_max <= bytes_max:  # the count alone decides
+        return [(start, min(start + count_max, len(lengths))) for start in range(0, len(lengths), count_max)]
+    runs = []
+    start = size = 0
+    for place, length in enumerate(lengths):
+        if place > start and (size + length > bytes_max or place - start >= count_max):
+            runs.append((start, place))
+            start, size = place, 0
+        size += length
+    runs.append((start, len(lengths)))
+    return runs
+
+
+def check_bound(name: str, value: float, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValidationError(f"{name} is {value!r}: give a number from {low} to {high}", field=name)
+
+
+def checked_column(
+    name: str, column: Sequence[Any] | None, count: int, clean: Callable[[Any], Any]
+) -> list[Any] | None:
+    """A column beside the values, each item cleaned."""
+    if column is None:
+        return None
+    if len(column) != count:
+        raise ValidationError(f"{name} has {len(column)} entries for {count} values", field=name)
+    return [clean(item) for item in column]
+
+
+class Columns(NamedTuple):
+    """Many messages, checked, as `publish_many` got them."""
+
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    headers: list[dict[str, bytes] | None] | None
+    deliver_at_ms: int
+    expires_at_ms: int
+
+    def sizes(self, places: Sequence[int] | None) -> list[int]:
+        """The bytes of each of these messages, keys and headers included."""
+        keys, headers = self.keys, self.headers
+        sizes = list(map(len, self.values if places is None else [self.values[place] for place in places]))
+        if keys is None and headers is None:
+            return sizes
+        for row, place in enumerate(range(len(sizes)) if places is None else places):
+            sizes[row] += side_bytes(None if keys is None else keys[place], None if headers is None else headers[place])
+        return sizes
