@@ -215,7 +215,7 @@ class Commits:
             return state
         committed = False
         while state.phase not in _FINAL and state.phase < phase:
-            looked = await self._look_until(commit, state.token, phase, ends)
+            looked = await self._look_until(commit, state, phase, ends)
             state, committed = looked.state, looked.committed
             if state.phase == CommitPhase.UNKNOWN:  # so long ago that only the sequence is known
                 break
@@ -290,13 +290,14 @@ class Commits:
                 return  # the deadline of the try has aborted it, or will: that is what is waited for
             await asyncio.sleep(pause_s)
 
-    async def _look_until(self, commit: Commit, token: int, phase: CommitPhase, ends: float) -> Looked:
+    async def _look_until(self, commit: Commit, known: CommitState, phase: CommitPhase, ends: float) -> Looked:
         loop = asyncio.get_running_loop()
         left_ms = round((ends - loop.time()) * 1000)
         looked: Looked | None = None
         if left_ms > 0:
             wait_ms = min(left_ms, _LOOK_MS)
-            asked = Look(commit.transaction, commit.commit_id, commit.owner, commit.sequence, phase, wait_ms, token)
+            names = (commit.transaction, commit.commit_id, commit.owner, commit.sequence)
+            asked = Look(*names, phase, wait_ms, known.token)
             try:
                 looked = await self._look(asked, left_ms)
             except LannerError as error:
@@ -305,7 +306,8 @@ class Commits:
         if looked is not None and (looked.state.phase in _FINAL or looked.state.phase >= phase):
             return looked
         if looked is None or loop.time() >= ends:
-            raise _late(commit, decided=looked is not None and looked.state.phase == CommitPhase.COMMITTED)
+            state = known if looked is None else looked.state
+            raise _late(commit, decided=state.phase == CommitPhase.COMMITTED)
         return looked
 
     # ------------------------------------------------------------------ looking, giving up

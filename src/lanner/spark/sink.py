@@ -9,11 +9,14 @@ after a crash finds that it was committed, or is committed now. The query's id l
 checkpoint under the same `transactionalId` is another owner, and refused. A batch write has a random name of its own,
 unless `transactionalId` and `transactionSequence` name its work.
 
+A write returns when every partition shows its rows, so that a program may read at once what it has written.
+
 `commit` runs in another process than `write`, and may see another writer: the messages carry all that it needs.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,13 +28,15 @@ from pyspark.sql.types import StructType
 
 from lanner import sync
 from lanner.client.stages import Staged
-from lanner.errors import ServerError, ValidationError
+from lanner.errors import DeadlineExceeded, ServerError, ValidationError
 from lanner.spark.rows import ANY, check_columns, pieces
 from lanner.spark.write_options import WriteOptions, parse_write_options
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 _OWNER_OF_BATCHES: Final = "batch"
+
+_log: Final = logging.getLogger("lanner.spark")
 
 
 class Work(NamedTuple):
@@ -92,7 +97,12 @@ def _commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None
         raise ServerError("Spark committed a write without a message of every task")
     once = all(isinstance(one, StagedRows) and one.once for one in messages)
     with sync.connect(options.servers, client_name="lanner-spark") as queue:
-        queue.commit_staged(*staged[0][:3], staged, timeout=options.commit_ms / 1000, once=once)
+        try:
+            queue.commit_staged(*staged[0][:3], staged, timeout=options.commit_ms / 1000, wait="visible", once=once)
+        except DeadlineExceeded as error:
+            if error.details.get("outcome") != "committed":
+                raise
+            _log.warning("%s: %s", staged[0].transaction, error)  # it will: to fail the job would be wrong
 
 
 def _abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

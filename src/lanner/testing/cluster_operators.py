@@ -61,6 +61,7 @@ class Operators(Faults):
             node.transfer(self.rng.choice(sorted(node.voters)))
         except LannerError:
             return False
+        leader.engine.wake(set_id)
         self.cluster.guard(leader, leader.work)
         return True
 

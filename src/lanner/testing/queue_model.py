@@ -361,6 +361,8 @@ class QueueModel:
         if event.action == "ack":
             self._move(entry, State.DONE, returned)
         elif event.action == "reject":
+            if entry.state is State.UNSURE and (event.token, event.action) in entry.unheard:
+                return  # the first of two equal rejects may have made it dead, and a discard may have come between
             self._move(entry, State.DEAD, returned)
         elif event.action == "extend":
             entry.deadline_ms = event.until_ms

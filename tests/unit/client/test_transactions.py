@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 from collections.abc import Callable
@@ -448,3 +449,42 @@ def test_both_clients_offer_the_same_calls(kind: type, blocking: type) -> None:
 
     assert calls(kind) == calls(blocking)
     assert "publish_many" in calls(kind)
+
+
+# ------------------------------------------------------------------ Spark's writes
+
+
+async def spark_commits(broker: Any, timeout: str) -> None:
+    """Commit as the driver of a Spark job does, in a thread of its own."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    from lanner.spark.sink import LannerWriter, StagedRows
+    from lanner.spark.write_options import parse_write_options
+
+    given = {"servers": broker.address, "topic": "t", "commitTimeout": timeout}
+    writer = LannerWriter(parse_write_options(given, streaming=False))
+    await asyncio.to_thread(writer.commit, [StagedRows(part(0, ("t", 0)), once=True)])
+
+
+async def test_a_write_of_spark_returns_when_every_partition_shows_it(broker: Any, tries: Tries) -> None:
+    phases = [CommitPhase.COMMITTED, CommitPhase.COMMITTED, CommitPhase.VISIBLE]
+    broker.answers[Command.LOOK] = lambda *_: Looked(CommitState(phases.pop(0), TOKEN))
+    await spark_commits(broker, "30s")
+    assert phases == []
+
+
+async def test_a_write_of_spark_that_is_committed_and_shows_late_does_not_fail(
+    broker: Any, tries: Tries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("lanner.client.commits._GRACE_S", -0.5)
+    broker.answers[Command.LOOK] = lambda *_: Looked(CommitState(CommitPhase.COMMITTED, TOKEN))
+    await spark_commits(broker, "1s")
+    assert "billing: the transaction is committed, and not every partition shows it yet" in caplog.text
+
+
+async def test_a_write_of_spark_whose_outcome_is_not_known_fails(
+    broker: Any, tries: Tries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lanner.client.commits._GRACE_S", -0.5)
+    broker.answers[Command.PREPARE] = lambda control, _: outcomes(control.manifests)
+    with pytest.raises(DeadlineExceeded, match="commit again with the same values"):
+        await spark_commits(broker, "1s")

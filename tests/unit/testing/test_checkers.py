@@ -441,6 +441,14 @@ def test_a_discarded_letter_may_be_gone() -> None:
     assert story.administer("discard", 0).end().broken() == set()
 
 
+@pytest.mark.parametrize(("discarded", "broken"), [(True, set()), (False, {"message vanished"})])
+def test_a_reject_asked_again_does_not_bring_a_discarded_letter_back(discarded: bool, broken: set[str]) -> None:
+    story = Story().publish(0, "a").poll(5, handed(0, "a")).settle("reject", 5, 0, status=Status.UNKNOWN)
+    if discarded:
+        story.administer("discard", 0)
+    assert story.settle("reject", 5, 0).end(stored(0, "a")).broken() == broken
+
+
 def test_after_a_seek_messages_come_again_and_floors_go_back() -> None:
     story = Story().publish(0, "a").poll(5, handed(0, "a")).settle("ack", 5, 0)
     story.add(lambda called, returned: FloorSeen(called, returned, GROUP, 0, 1)).administer("seek", 0)
