@@ -160,6 +160,20 @@ async def test_operators_are_told_the_same_through_the_proxy(cluster: ClusterPro
     assert {len(one["replicas"]) for one in found} == {3}
 
 
+async def test_what_callers_of_a_proxy_hold_is_counted_at_the_brokers(
+    cluster: ClusterProcess, proxy: ProxyProcess
+) -> None:
+    async with lanner.connect(cluster.address) as queue:
+        await queue.admin.create_topic("held", partitions=3)
+        await queue.publish_many("held", [b"x"] * 9)
+        async with httpx.AsyncClient(base_url=proxy.url, trust_env=False, timeout=30) as http:
+            answer = await http.post("/v1/topics/held/groups/web/poll", json={"max_messages": 9, "wait_ms": 10_000})
+            got = len(answer.json()["messages"])
+            assert got
+            listed = await queue.admin.clients(group="web")
+            assert sum(use.leased for one in listed.clients for use in one.uses if use.group == "web") == got
+
+
 async def test_a_commit_over_partitions_of_several_brokers_passes_through(proxy: ProxyProcess) -> None:
     async with lanner.connect(proxy.native) as queue:
         await queue.admin.create_topic("bundles", partitions=6)

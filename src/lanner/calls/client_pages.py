@@ -26,7 +26,7 @@ def passed_on(forwarder: str, member: str) -> str:
 
 
 def polled_for(member: str) -> str:
-    """The member that a lease of this name is for, as `cut_name` has it."""
+    """The member that a poll or a lease under this name is for, as `cut_name` has it."""
     return member[_PREFIX:] if member.startswith(_DOOR) and member[_PREFIX - 1 : _PREFIX] == "/" else cut_name(member)
 
 

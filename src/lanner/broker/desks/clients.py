@@ -14,7 +14,7 @@ from typing import Final
 from lanner import features, limits
 from lanner.broker.desks.member_desk import MemberDesk
 from lanner.calls import Answer
-from lanner.calls.client_pages import Holder, cut_name, polled_for
+from lanner.calls.client_pages import Holder, polled_for
 from lanner.errors import NotSupported
 from lanner.net.clients import Client, Use
 from lanner.wire.members import ClientList, ClientState, ClientUse, ListClients
@@ -103,7 +103,7 @@ class Clients(MemberDesk):
         found: dict[str, tuple[int, int]] = {}
         names: dict[str, list[str]] = {}
         for member in members:
-            names.setdefault(cut_name(member), []).append(member)
+            names.setdefault(polled_for(member), []).append(member)
         known = self._engine.cluster.topics.get(topic)
         for set_id in () if known is None else known.set_ids:
             replica = self._engine.replicas.get(set_id)
