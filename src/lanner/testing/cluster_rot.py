@@ -11,10 +11,10 @@ One copy rots at a time, and not while what was lost before is being replaced: n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.broker.steward import DAMAGE_LEVEL
@@ -38,6 +38,7 @@ _RECORD_MS: Final = 6_000
 _ROW_MS: Final = 4_000
 _ROW_RETRY_MS: Final = 100
 _KINDS: Final = (b"m", b"e", b"b", b"s")
+SeenT = TypeVar("SeenT")
 
 
 class Rot:
@@ -55,14 +56,14 @@ class Rot:
     def begin(self) -> None:
         if self._flips.random() < 0.6:
             self.cluster.later(self._flips.randint(1, _RECORD_MS), self._rot_record)
-        self.cluster.later(self._decays.randint(1, _PAUSE_MS), self._rot_entry)
+        self.cluster.later(self._decays.randint(1, _PAUSE_MS), self.rot_entry)
         if self._rows.random() < 0.5:
             self.cluster.later(self._rows.randint(1, _ROW_MS), self._rot_row)
 
     @property
     def going_on(self) -> bool:
         """Whether some copy is damaged, found or not."""
-        self._decayed = [one for one in self._decayed if _is_there(one)]
+        self._decayed = [one for one in self._decayed if self._is_there(one)]
         return bool(self._decayed)
 
     def is_mended(self, metadata: Cluster, members: Iterable[ClusterBroker]) -> bool:
@@ -71,7 +72,7 @@ class Rot:
             return False
         return not any(broker.engine.damages.sets for broker in members)
 
-    def _may_rot(self) -> bool:
+    def may_rot(self) -> bool:
         """Whether a damaged copy would be replaced: older brokers do not know how."""
         metadata = self._operators.metadata()
         return metadata is not None and metadata.feature_level >= DAMAGE_LEVEL and self._operators.may_lose_a_disk()
@@ -118,7 +119,7 @@ class Rot:
         cluster, rng = self.cluster, self._rows
         if cluster.calm:
             return
-        running = self._operators.running() if self._may_rot() else []
+        running = self._operators.running() if self.may_rot() else []
         copies = [
             (broker, set_id)
             for broker in running
@@ -156,18 +157,18 @@ class Rot:
 
     # ------------------------------------------------------------------ entries
 
-    def _rot_entry(self) -> None:
+    def rot_entry(self) -> None:
         """One bit of an entry flips, in the copy of some broker; more often of the one that leads."""
         cluster, rng = self.cluster, self._decays
         if cluster.calm:
             return
-        found = self._decay_somewhere() if self._may_rot() else None
+        found = self._decay_somewhere() if self.may_rot() else None
         if found is not None:
             cluster.counts["rotten_entries"] += 1
             cluster.count()
             self._decayed.append(found)
             cluster.later(rng.randint(1, _SCRUB_MS), lambda: self._scrub(found))
-        cluster.later(rng.randint(1, _PAUSE_MS if found is not None else _RETRY_MS), self._rot_entry)
+        cluster.later(rng.randint(1, _PAUSE_MS if found is not None else _RETRY_MS), self.rot_entry)
 
     def _decay_somewhere(self) -> Decayed | None:
         rng = self._decays
@@ -179,17 +180,34 @@ class Rot:
         if not sets:
             return None
         broker, replica = rng.choice(sets)
-        return decay(broker, replica.set_id, rng)
+        return self._read(broker, lambda: decay(broker, replica.set_id, rng), None)
 
     def _scrub(self, decayed: Decayed) -> None:
         """As often as it takes: a restart forgets what was found before it."""
         cluster, broker = self.cluster, decayed.broker
         assert isinstance(broker, ClusterBroker)
-        if not _is_there(decayed):
+        if not self._is_there(decayed):
             return
         if broker.opened:
             cluster.guard(broker, lambda: cluster.counts.update(damages_found=scrub(broker, decayed.set_id)))
         cluster.later(self._decays.randint(1, _SCRUB_MS), lambda: self._scrub(decayed))
+
+    def _is_there(self, decayed: Decayed | Spoiled) -> bool:
+        broker = decayed.broker
+        assert isinstance(broker, ClusterBroker)
+        if broker.retired or not broker.up:
+            return not broker.retired
+        return self._read(broker, lambda: decayed.is_there, True)
+
+    def _read(self, broker: ClusterBroker, read: Callable[[], SeenT], unseen: SeenT) -> SeenT:
+        """What is seen on a broker's disk; its power may go while it is read, as for any reader."""
+        seen = [unseen]
+
+        def look() -> None:
+            seen[0] = read()
+
+        self.cluster.guard(broker, look)
+        return seen[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +232,3 @@ def rows_of(disk: SimDisk, set_id: int) -> list[bytes]:
     generation = decode_set(key, row).generation
     keys = [one for one in disk.row_keys() if one[:1] in _KINDS and set_of_key(one) == set_id]
     return [one for one in keys if generation_of_key(one) in (None, generation)]
-
-
-def _is_there(decayed: Decayed | Spoiled) -> bool:
-    broker = decayed.broker
-    assert isinstance(broker, ClusterBroker)
-    return not broker.retired and (not broker.up or decayed.is_there)

@@ -281,3 +281,14 @@ def test_a_copy_of_which_a_row_is_flipped_is_closed_and_replaced() -> None:
 def test_a_broker_that_ignores_the_checksums_of_rows_is_caught() -> None:
     with planted("row-checksum-ignored"), pytest.raises(Broken, match="damage accepted"):
         spoiled()
+
+
+def test_the_power_may_go_while_an_entry_that_could_rot_is_looked_for() -> None:
+    simulation, _ = spoiled()
+    cluster, rot = simulation.cluster, simulation.troubles.rot
+    cluster.run_until(rot.may_rot, 60_000, "no copy may be damaged")
+    before = cluster.counts["crashes"]
+    for broker in cluster.brokers.values():
+        broker.disk.crash_in(1)
+    rot.rot_entry()
+    assert cluster.counts["crashes"] == before + 1
