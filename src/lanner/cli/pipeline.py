@@ -76,6 +76,8 @@ def _checked(screen: Screen, file: Path) -> Pipeline:
         except OSError:
             return None
 
+    if not file.exists():
+        screen.fail(f"there is no file {file}: `lanner pipeline new {file}` writes an example", kind="NotFoundError")
     text = screen.guard(lambda: file.read_text(encoding="utf-8", errors="replace"))
     pipeline, mistakes = validate(text, read)
     if pipeline is not None:

@@ -122,7 +122,8 @@ class Screen:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:
-            self.fail(str(error), kind=type(error).__name__)
+            known = error.filename is not None and error.strerror
+            self.fail(f"{error.filename}: {error.strerror}" if known else str(error), kind=type(error).__name__)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

@@ -43,6 +43,12 @@ def test_an_error_of_the_system_is_one_line_too(capsys):
     assert "Address already in use" in capsys.readouterr().err
 
 
+def test_a_file_that_cannot_be_used_is_named_without_a_number(capsys, tmp_path):
+    with pytest.raises(typer.Exit):
+        Screen(as_json=False).guard((tmp_path / "none").read_text)
+    assert capsys.readouterr().err.strip() == f"FileNotFoundError: {tmp_path / 'none'}: No such file or directory"
+
+
 def test_ctrl_c_is_130():
     def work() -> None:
         raise KeyboardInterrupt
