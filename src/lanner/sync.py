@@ -19,7 +19,7 @@ from lanner.client import producer as asynchronous_producer
 from lanner.client import queue as asynchronous_queue
 from lanner.client import reader as asynchronous_reader
 from lanner.client.arguments import Text
-from lanner.client.commits import TIMEOUT_S, Claimed, Committed
+from lanner.client.commits import TIMEOUT_S, WAIT, Claimed, Committed
 from lanner.client.delivery import Deliveries, Delivery, Part, Settling
 from lanner.client.options import (
     ColumnOptions,
@@ -419,7 +419,7 @@ class Queue:
         sequence: int,
         *,
         timeout: float = TIMEOUT_S,
-        wait: str = "decided",
+        wait: str = WAIT,
         **options: Unpack[StageOptions],
     ) -> Transaction:
         """Messages that become visible all or none: `with queue.transaction(...) as transaction`."""
@@ -442,7 +442,7 @@ class Queue:
         staged: Sequence[Staged],
         *,
         timeout: float = TIMEOUT_S,
-        wait: str = "decided",
+        wait: str = WAIT,
         once: bool = False,
     ) -> Committed:
         work = self._queue.commit_staged(transaction, owner, sequence, staged, timeout=timeout, wait=wait, once=once)

@@ -62,7 +62,7 @@ def alternating(queue: lanner.sync.Queue, topic: str, count: int) -> None:
     for number in range(count):
         key = b"k%d" % (number % 5)
         writer.stage_rows(topic, number % 2, number // 2 % 10, 0, 0, [b"%d" % number], [key], None)
-    queue.commit_staged(f"alternating-{topic}", "test", 0, [writer.finish()], wait="visible")
+    queue.commit_staged(f"alternating-{topic}", "test", 0, [writer.finish()])
 
 
 def end_of(queue: lanner.sync.Queue, topic: str) -> int:
@@ -110,7 +110,7 @@ def timed(queue: lanner.sync.Queue, topic: str, now_ms: int) -> None:
         values = [b"%d" % value for value in range(100 * number, 100 * number + 100)]
         times = [now_ms - value for value in range(100)] if sent else None
         writer.stage_rows(topic, 0, 4, deliver_at_ms, expires_at_ms, values, None, None, times)
-    queue.commit_staged(f"timed-{topic}", "test", 0, [writer.finish()], wait="visible")
+    queue.commit_staged(f"timed-{topic}", "test", 0, [writer.finish()])
 
 
 def archived(spark: SparkSession, broker: BrokerProcess, path: Path, topic: str) -> None:

@@ -53,7 +53,7 @@ def orders(queue: lanner.sync.Queue) -> str:
     writer = queue.stage("orders-timed", "test", 0)
     sent = [int(time.time() * 1000) - 60_000] * 100
     writer.stage_rows("orders", 1, 9, 0, 0, [b"y" * 1_000] * 100, None, None, sent)
-    queue.commit_staged("orders-timed", "test", 0, [writer.finish()], wait="visible")
+    queue.commit_staged("orders-timed", "test", 0, [writer.finish()])
     return "orders"
 
 

@@ -63,7 +63,7 @@ async def values(queue: lanner.Queue, topic: str) -> list[bytes]:
 
 
 async def test_a_transaction_over_two_topics_shows_all_or_nothing(queue: lanner.Queue) -> None:
-    async with queue.transaction(*NAMES, sequence=1, wait="visible") as transaction:
+    async with queue.transaction(*NAMES, sequence=1) as transaction:
         for number in range(30):
             await transaction.publish("invoices", b"%02d" % number, key=b"customer-%d" % number)
         await transaction.publish_many("audit", [b"a", b"b"], priority="low")
@@ -74,7 +74,7 @@ async def test_a_transaction_over_two_topics_shows_all_or_nothing(queue: lanner.
         async with queue.transaction(*NAMES, sequence=2) as transaction:
             await transaction.publish("invoices", b"never")
             raise KeyError
-    async with queue.transaction(*NAMES, sequence=3, wait="visible") as transaction:
+    async with queue.transaction(*NAMES, sequence=3) as transaction:
         await transaction.publish("audit", b"c")
     assert b"never" not in await values(queue, "invoices")
     assert await values(queue, "audit") == [b"a", b"b", b"c"]
@@ -82,7 +82,7 @@ async def test_a_transaction_over_two_topics_shows_all_or_nothing(queue: lanner.
 
 async def test_a_repeated_sequence_publishes_nothing_again(queue: lanner.Queue) -> None:
     for turn in range(3):
-        async with queue.transaction(*NAMES, sequence=1, wait="visible") as transaction:
+        async with queue.transaction(*NAMES, sequence=1) as transaction:
             await transaction.publish("invoices", b"turn %d" % turn)
         assert transaction.repeated == (turn > 0)
     assert await values(queue, "invoices") == [b"turn 0"]
@@ -93,9 +93,7 @@ async def test_two_who_do_the_same_work_commit_it_once(queue: lanner.Queue) -> N
     for number, writer in enumerate(writers):
         await writer.publish("invoices", b"writer %d" % number)
     staged = [await writer.finish() for writer in writers]
-    outcomes = await asyncio.gather(
-        *(queue.commit_staged(*NAMES, 1, [one], wait="visible") for one in staged), return_exceptions=True
-    )
+    outcomes = await asyncio.gather(*(queue.commit_staged(*NAMES, 1, [one]) for one in staged), return_exceptions=True)
     # The second supersedes the first if that is not decided yet; then the first may hear of it as an abort.
     assert sum(isinstance(one, lanner.Committed) for one in outcomes) >= 1, outcomes
     assert all(isinstance(one, lanner.Committed | TransactionAborted) for one in outcomes), outcomes
@@ -132,7 +130,7 @@ async def test_tasks_stage_and_another_process_commits_in_the_order_of_tasks(que
             writer = await other.stage(*NAMES, 1, task=task, batch_messages=2)
             await writer.publish_many("audit", [b"%d-%d" % (task, number) for number in range(5)], partition=0)
             parts.append(pickle.dumps(await writer.finish()))
-    await queue.commit_staged(*NAMES, 1, [pickle.loads(one) for one in parts], wait="visible")
+    await queue.commit_staged(*NAMES, 1, [pickle.loads(one) for one in parts])
     async with queue.reader("audit", until_end=True) as reader:
         found = [message.value async for message in reader]
     assert found == [b"%d-%d" % (task, number) for task in range(3) for number in range(5)]
@@ -204,7 +202,7 @@ async def test_a_process_killed_before_it_prepares_leaves_nothing(queue: lanner.
 async def test_a_restarted_process_supersedes_its_dead_one_at_once(queue: lanner.Queue, brokers: Any) -> None:
     await die_after(brokers, "begun", 600_000)
     async with asyncio.timeout(20):
-        async with queue.transaction(*NAMES, sequence=1, wait="visible") as transaction:
+        async with queue.transaction(*NAMES, sequence=1) as transaction:
             await transaction.publish("audit", b"again")
     assert await values(queue, "audit") == [b"again"]
     assert await values(queue, "invoices") == []
@@ -246,7 +244,7 @@ async def test_transactions_go_on_while_leaders_move_and_a_broker_restarts(tmp_p
                         await transaction.publish("invoices", b"%d" % sequence, partition=partition)
                 sequence += 1
             await restarting
-            async with queue.transaction(*NAMES, sequence=sequence, wait="visible"):
+            async with queue.transaction(*NAMES, sequence=sequence):
                 pass
             found = await values(queue, "invoices")
         assert sorted(found) == sorted(b"%d" % one for one in range(sequence) for _ in range(6))

@@ -178,13 +178,13 @@ async def test_a_commit_over_partitions_of_several_brokers_passes_through(proxy:
     async with lanner.connect(proxy.native) as queue:
         await queue.admin.create_topic("bundles", partitions=6)
         numbers = itertools.count()
-        async with queue.transaction("bundler", "test", next(numbers), wait="visible") as transaction:
+        async with queue.transaction("bundler", "test", next(numbers)) as transaction:
             for number in range(60):
                 await transaction.publish("bundles", f"{number}", partition=number % 6)
         async with queue.reader("bundles", start="earliest", until_end=True) as reader:
             assert sorted([int(message.value) async for message in reader]) == list(range(60))
         with pytest.raises(LannerError):
-            async with queue.transaction("bundler", "test", next(numbers), wait="visible") as transaction:
+            async with queue.transaction("bundler", "test", next(numbers)) as transaction:
                 await transaction.publish("bundles", "never", partition=1)
                 raise NotSupported("the work failed")
         assert sum(one.end_offset for one in await queue.admin.offsets("bundles")) == 60

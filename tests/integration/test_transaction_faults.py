@@ -214,7 +214,7 @@ async def test_a_leader_killed_after_it_prepared_is_followed_by_one_that_publish
         victim = leaders[0]
         assert await prepare(queue, staged, token, lambda _, partition: leaders[partition] == victim)
         await asyncio.to_thread(cluster.kill, victim)
-        committed = await queue.commit_staged("leader-falls", "writer", 1, [staged], timeout=60, wait="visible")
+        committed = await queue.commit_staged("leader-falls", "writer", 1, [staged], timeout=60)
         assert committed.visible and not committed.repeated
         assert await shown(queue, *topics) == expected(topics, ["leader-falls/1"])
         again = await queue.commit_staged("leader-falls", "writer", 1, [staged])
@@ -257,9 +257,7 @@ async def test_without_a_leader_of_the_metadata_outcomes_wait_and_then_come(clus
         for number in (1, 2):
             await asyncio.to_thread(cluster.kill, number)
         commits = [
-            asyncio.create_task(
-                queue.commit_staged(one.transaction, "writer", 1, [one], timeout=SECONDS, wait="visible")
-            )
+            asyncio.create_task(queue.commit_staged(one.transaction, "writer", 1, [one], timeout=SECONDS))
             for one in (begun, new)
         ]
         done, _ = await asyncio.wait(commits, timeout=2)

@@ -5,6 +5,9 @@ the brokers decide, and carry the outcome out, whether the client lives or not. 
 change (a commit id that is a digest of what is committed, a token, the attempts), so whatever is not answered is asked
 again, here or by another process, and takes effect once.
 
+A commit returns when every partition shows it, so that a program may read at once what it has committed. One that is
+recorded and shows late is no error: it returns when the time is over, with a warning and without `visible`.
+
 Every error says in its details what is known: `outcome` is *aborted* (nothing of it shows, now or later), *unknown*
 (ask again with the same values), or *not begun*.
 """
@@ -14,10 +17,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from lanner import limits
 from lanner.client.arguments import check_bound
@@ -60,13 +65,17 @@ from lanner.wire.staging import (
 )
 
 TIMEOUT_S: Final = limits.COMMIT_TIMEOUT_MS / 1000
+WAIT: Final = "visible"  # what a commit waits for, unless told otherwise
 _GRACE_S: Final = 5.0  # after the deadline of a try: so long the word of its abort may be on its way
 _LOOK_MS: Final = 5_000
+_PAUSE_S: Final = 0.05
 _LEADER_MS: Final = 5_000  # for one broker to prepare what it leads
 _CONNECTING_S: Final = 2.0
 _ATTEMPTS_PER_CALL: Final = 16_384  # so that a request fits into a frame
 _WAITS: Final = {"decided": CommitPhase.COMMITTED, "visible": CommitPhase.VISIBLE}
 _FINAL: Final = (CommitPhase.ABORTED, CommitPhase.REPEATED, CommitPhase.VISIBLE)
+
+_log: Final = logging.getLogger("lanner.client")
 
 TopicPartition = tuple[str, int]  # topic and partition
 ItemT = TypeVar("ItemT", Manifest, Discard)
@@ -186,11 +195,11 @@ class Commits:
 
     # ------------------------------------------------------------------ commit
 
-    async def commit(self, commit: Commit, *, timeout_s: float = TIMEOUT_S, wait: str = "decided") -> Committed:
+    async def commit(self, commit: Commit, *, timeout_s: float = TIMEOUT_S, wait: str = WAIT) -> Committed:
         """Returns only on a recorded commit, now or before. Whatever is raised says whether the outcome is known."""
         check_manner(timeout_s, wait)
         try:
-            state = await self._carry_out(commit, timeout_s, _WAITS[wait])
+            return await self._carry_out(commit, timeout_s, _WAITS[wait])
         except LannerError as error:
             if error.details.get("outcome") == "aborted":
                 await self.discard_items(
@@ -200,54 +209,51 @@ class Commits:
                     ]
                 )
             raise
-        repeated, visible = state.phase == CommitPhase.REPEATED, state.phase == CommitPhase.VISIBLE
-        return Committed(commit.transaction, commit.sequence, repeated, visible)
 
-    async def _carry_out(self, commit: Commit, timeout_s: float, phase: CommitPhase) -> CommitState:
-        """Begin, prepare, and wait for the outcome: the state of a commit that is recorded."""
+    async def _carry_out(self, commit: Commit, timeout_s: float, phase: CommitPhase) -> Committed:
+        """Begin, prepare, and wait for the outcome."""
         ends = asyncio.get_running_loop().time() + timeout_s + _GRACE_S
         state = await self._begin(commit, round(timeout_s * 1000))
         if state.phase == CommitPhase.PREPARING:
             await self._prepare(commit, state.token, ends)
         if state.phase == CommitPhase.REPEATED:
-            if state.token and phase == CommitPhase.VISIBLE:
-                await self._until_shown(commit, state.token, ends)
-            return state
+            shown = phase == CommitPhase.VISIBLE and state.token > 0 and await self._is_shown(commit, state, ends)
+            return Committed(commit.transaction, commit.sequence, True, shown)
         committed = False
+        asked = Look(commit.transaction, commit.commit_id, commit.owner, commit.sequence, phase, 0, state.token)
         while state.phase not in _FINAL and state.phase < phase:
-            looked = await self._look_until(commit, state, phase, ends)
+            looked = await self._look_until(asked, state, ends)
+            if looked is None:
+                break
             state, committed = looked.state, looked.committed
             if state.phase == CommitPhase.UNKNOWN:  # so long ago that only the sequence is known
                 break
         if state.phase in (CommitPhase.COMMITTED, CommitPhase.VISIBLE):
-            return state
+            if state.phase < phase:
+                _warn_that_it_is_late(commit)
+            return Committed(commit.transaction, commit.sequence, False, state.phase == CommitPhase.VISIBLE)
+        if state.phase == CommitPhase.PREPARING:
+            raise _unknown(commit)
         if not committed:
             found = await self._look(Look(commit.transaction, None, commit.owner, commit.sequence), None)
             committed = found.committed and found.owner == commit.owner
-        if committed:
-            return CommitState(CommitPhase.REPEATED)  # somebody else has committed this sequence meanwhile
+        if committed:  # by somebody else, meanwhile
+            return Committed(commit.transaction, commit.sequence, True, False)
         if state.phase == CommitPhase.UNKNOWN:
             raise TransactionUnknown(
                 f"no broker knows any more how this commit of {commit.transaction!r} ended", outcome="unknown"
             )
         raise _aborted(commit, state.reason)
 
-    async def _until_shown(self, commit: Commit, token: int, ends: float) -> None:
+    async def _is_shown(self, commit: Commit, state: CommitState, ends: float) -> bool:
         """Wait until a try that is committed shows everywhere."""
-        loop = asyncio.get_running_loop()
-        while (left_ms := round((ends - loop.time()) * 1000)) > 0:
-            asked = Look(
-                commit.transaction,
-                None,
-                commit.owner,
-                commit.sequence,
-                CommitPhase.VISIBLE,
-                min(left_ms, _LOOK_MS),
-                token,
-            )
-            if (await self._look(asked, left_ms)).state.phase == CommitPhase.VISIBLE:
-                return
-        raise _late(commit, decided=True)
+        names = (commit.transaction, None, commit.owner, commit.sequence)
+        asked, state = Look(*names, CommitPhase.VISIBLE, 0, state.token), CommitState(CommitPhase.COMMITTED)
+        while (looked := await self._look_until(asked, state, ends)) is not None:
+            if looked.state.phase == CommitPhase.VISIBLE:
+                return True
+        _warn_that_it_is_late(commit)
+        return False
 
     async def _begin(self, commit: Commit, timeout_ms: int) -> CommitState:
         asked = Begin(
@@ -290,24 +296,20 @@ class Commits:
                 return  # the deadline of the try has aborted it, or will: that is what is waited for
             await asyncio.sleep(pause_s)
 
-    async def _look_until(self, commit: Commit, known: CommitState, phase: CommitPhase, ends: float) -> Looked:
+    async def _look_until(self, asked: Look, known: CommitState, ends: float) -> Looked | None:
+        """How far it is, waited for; None when the time is over. What is recorded is so, whatever a look meets."""
         loop = asyncio.get_running_loop()
         left_ms = round((ends - loop.time()) * 1000)
-        looked: Looked | None = None
-        if left_ms > 0:
-            wait_ms = min(left_ms, _LOOK_MS)
-            names = (commit.transaction, commit.commit_id, commit.owner, commit.sequence)
-            asked = Look(*names, phase, wait_ms, known.token)
-            try:
-                looked = await self._look(asked, left_ms)
-            except LannerError as error:
-                if not error.retryable:
-                    raise
-        if looked is not None and (looked.state.phase in _FINAL or looked.state.phase >= phase):
-            return looked
-        if looked is None or loop.time() >= ends:
-            state = known if looked is None else looked.state
-            raise _late(commit, decided=state.phase == CommitPhase.COMMITTED)
+        if left_ms <= 0:
+            return None
+        try:
+            looked = await self._look(replace(asked, wait_ms=min(left_ms, _LOOK_MS)), left_ms)
+        except LannerError as error:
+            if not error.retryable and known.phase != CommitPhase.COMMITTED:
+                raise
+            return None
+        if looked.state.phase not in _FINAL and looked.state.phase < asked.phase:
+            await asyncio.sleep(_PAUSE_S)  # a broker that is about to stop answers at once
         return looked
 
     # ------------------------------------------------------------------ looking, giving up
@@ -457,12 +459,14 @@ def _with_outcome(error: LannerError, outcome: str) -> LannerError:
     return type(error)(error.message, **{**error.details, "outcome": outcome})
 
 
-def _late(commit: Commit, *, decided: bool) -> DeadlineExceeded:
+def _warn_that_it_is_late(commit: Commit) -> None:
+    _log.warning("%s: the transaction is committed, and not every partition shows it yet", commit.transaction)
+
+
+def _unknown(commit: Commit) -> DeadlineExceeded:
     return DeadlineExceeded(
-        "the transaction is committed, and not every partition shows it yet"
-        if decided
-        else "the outcome of the commit is not known: commit again with the same values, or look",
-        outcome="committed" if decided else "unknown",
+        "the outcome of the commit is not known: commit again with the same values, or look",
+        outcome="unknown",
         transaction=commit.transaction,
         commit_id=commit.commit_id.hex(),
     )

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from lanner.client.admin import Admin
 from lanner.client.arguments import Text
 from lanner.client.brokers import Brokers
-from lanner.client.commits import TIMEOUT_S, Claimed, Committed
+from lanner.client.commits import TIMEOUT_S, WAIT, Claimed, Committed
 from lanner.client.consumer import Consumer
 from lanner.client.dead_reader import DeadLetterReader
 from lanner.client.member_reader import MemberReader
@@ -98,14 +98,15 @@ class Queue:
         sequence: int,
         *,
         timeout: float = TIMEOUT_S,
-        wait: str = "decided",
+        wait: str = WAIT,
         **options: Unpack[StageOptions],
     ) -> Transaction:
         """Messages to several topics and partitions that become visible all or none.
 
         `async with` commits when it is left and discards when an exception leaves it. The same sequence of the same
         owner again is the same work: `repeated` says that it was committed before. `timeout` in seconds is that of
-        the commit; `wait="visible"` waits until every partition shows it. Options: hold_ms, batch_bytes,
+        the commit, which returns when every partition shows it: what was committed can be read at once.
+        `wait="decided"` is faster, and returns when it is recorded. Options: hold_ms, batch_bytes,
         batch_messages, codec.
         """
         return self._transactions.transaction(transaction, owner, sequence, timeout, wait, options)
@@ -127,13 +128,15 @@ class Queue:
         staged: Sequence[Staged],
         *,
         timeout: float = TIMEOUT_S,
-        wait: str = "decided",
+        wait: str = WAIT,
         once: bool = False,
     ) -> Committed:
         """Commit what several writers have staged, each task once. It may be repeated with the same values.
 
-        Returns only when the commit is recorded. An error's `details["outcome"]` says what is known: aborted,
-        not begun, or unknown. `once`: the transaction's name is random and used this one time.
+        Returns only when the commit is recorded, and when every partition shows it; should that take longer than
+        `timeout`, with a warning and without `visible`. `wait="decided"` does not wait for it. An error's
+        `details["outcome"]` says what is known: aborted, not begun, or unknown. `once`: the transaction's name is
+        random and used this one time.
         """
         return await self._transactions.commit(
             transaction, owner, sequence, staged, timeout=timeout, wait=wait, once=once

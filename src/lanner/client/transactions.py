@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from lanner.client.arguments import Text
 from lanner.client.brokers import Brokers
-from lanner.client.commits import TIMEOUT_S, Claimed, Commits, Committed, check_manner, check_names, plan_commit
+from lanner.client.commits import TIMEOUT_S, WAIT, Claimed, Commits, Committed, check_manner, check_names, plan_commit
 from lanner.client.options import StageColumnOptions, StagedMessageOptions, StageOptions
 from lanner.client.routing import Routing
 from lanner.client.stages import Staged, StageWriter
@@ -129,7 +129,7 @@ class Transactions:
         staged: Sequence[Staged],
         *,
         timeout: float = TIMEOUT_S,
-        wait: str = "decided",
+        wait: str = WAIT,
         once: bool = False,
     ) -> Committed:
         plan = plan_commit(name, owner, sequence, staged, once=once)

@@ -16,7 +16,6 @@ A write returns when every partition shows its rows, so that a program may read 
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -28,15 +27,13 @@ from pyspark.sql.types import StructType
 
 from lanner import sync
 from lanner.client.stages import Staged
-from lanner.errors import DeadlineExceeded, ServerError, ValidationError
+from lanner.errors import ServerError, ValidationError
 from lanner.spark.rows import ANY, check_columns, pieces
 from lanner.spark.write_options import WriteOptions, parse_write_options
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 _OWNER_OF_BATCHES: Final = "batch"
-
-_log: Final = logging.getLogger("lanner.spark")
 
 
 class Work(NamedTuple):
@@ -97,12 +94,7 @@ def _commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None
         raise ServerError("Spark committed a write without a message of every task")
     once = all(isinstance(one, StagedRows) and one.once for one in messages)
     with sync.connect(options.servers, client_name="lanner-spark") as queue:
-        try:
-            queue.commit_staged(*staged[0][:3], staged, timeout=options.commit_ms / 1000, wait="visible", once=once)
-        except DeadlineExceeded as error:
-            if error.details.get("outcome") != "committed":
-                raise
-            _log.warning("%s: %s", staged[0].transaction, error)  # it will: to fail the job would be wrong
+        queue.commit_staged(*staged[0][:3], staged, timeout=options.commit_ms / 1000, wait="visible", once=once)
 
 
 def _abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

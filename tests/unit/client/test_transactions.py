@@ -77,7 +77,10 @@ class Tries:
         return outcomes(control.manifests)
 
     def look(self, control: Any, _: Any) -> Looked:
-        state = CommitState(self.phase if control.commit_id else CommitPhase.UNKNOWN, TOKEN, self.reason)
+        phase = self.phase if control.commit_id else CommitPhase.UNKNOWN
+        if control.token and self.phase is CommitPhase.REPEATED:
+            phase = CommitPhase.VISIBLE  # the try that was committed before, asked for by its token
+        state = CommitState(phase, TOKEN, self.reason)
         return Looked(state, self.owner, self.committed, self.latest)
 
     def end(self, control: Any, _: Any) -> CommitState:
@@ -426,6 +429,68 @@ async def test_waiting_for_visible_looks_until_every_partition_shows_it(broker: 
         with pytest.raises(ValidationError, match="decided or visible"):
             await queue.commit_staged(*NAMES, [], wait="soon")
     assert {one.token for one in broker.of(Command.LOOK)} == {TOKEN}
+
+
+async def commits_while_looks_say(
+    broker: Any, wait: dict[str, str], *answers: CommitState | LannerError
+) -> tuple[lanner.Committed, int]:
+    """How a transaction ends, and how many looks it took, when each look gets the next answer (and then the last)."""
+    left = list(answers)
+
+    def look(control: Any, _: Any) -> Looked | LannerError:
+        if not control.wait_ms:
+            return Looked(CommitState(CommitPhase.UNKNOWN))  # whether it was committed before
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        return answer if isinstance(answer, LannerError) else Looked(answer)
+
+    broker.answers[Command.LOOK] = look
+    async with lanner.connect(broker.address) as queue, queue.transaction(*NAMES, timeout=1, **wait) as transaction:
+        await transaction.publish("t", b"value", partition=0)
+    assert transaction.committed is not None
+    return transaction.committed, sum(one.wait_ms > 0 for one in broker.of(Command.LOOK))
+
+
+@pytest.mark.parametrize(
+    ("wait", "visible", "looks"), [({}, True, 2), ({"wait": "visible"}, True, 2), ({"wait": "decided"}, False, 1)]
+)
+async def test_leaving_the_block_waits_until_every_partition_shows_it_unless_told_otherwise(
+    broker: Any, tries: Tries, wait: dict[str, str], visible: bool, looks: int
+) -> None:
+    broker.answers[Command.PREPARE] = lambda control, _: outcomes(control.manifests)
+    states = CommitState(CommitPhase.COMMITTED, TOKEN), CommitState(CommitPhase.VISIBLE, TOKEN)
+    found = await commits_while_looks_say(broker, wait, *states)
+    assert found == (lanner.Committed("billing", 42, False, visible), looks)
+
+
+@pytest.mark.parametrize("later", [CommitState(CommitPhase.COMMITTED, TOKEN), NotSupported("a look is not known")])
+@pytest.mark.parametrize("begun", [CommitPhase.COMMITTED, CommitPhase.REPEATED])
+async def test_a_commit_that_is_recorded_and_shows_late_warns_and_is_no_error(
+    broker: Any,
+    tries: Tries,
+    later: CommitState | LannerError,
+    begun: CommitPhase,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("lanner.client.commits._GRACE_S", -0.5)
+    tries.phase = begun
+    committed, _ = await commits_while_looks_say(broker, {}, later)
+    assert committed == lanner.Committed("billing", 42, begun is CommitPhase.REPEATED, False)
+    assert "billing: the transaction is committed, and not every partition shows it yet" in caplog.text
+
+
+async def test_a_repeat_says_that_it_shows_when_it_does(broker: Any, tries: Tries) -> None:
+    tries.phase = CommitPhase.REPEATED
+    states = CommitState(CommitPhase.COMMITTED, TOKEN), CommitState(CommitPhase.VISIBLE, TOKEN)
+    found = await commits_while_looks_say(broker, {}, *states)
+    assert found == (lanner.Committed("billing", 42, True, True), 2)
+
+
+def test_every_client_waits_until_a_commit_shows() -> None:
+    calls = [
+        getattr(kind, name) for kind in (lanner.Queue, lanner.sync.Queue) for name in ("transaction", "commit_staged")
+    ]
+    assert {inspect.signature(call).parameters["wait"].default for call in calls} == {"visible"}
 
 
 async def test_discarding_aborts_the_same_commit_and_drops_its_stages(broker: Any, tries: Tries) -> None:
