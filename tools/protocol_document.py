@@ -21,7 +21,7 @@ from lanner.errors import catalogue
 from lanner.wire import administration, cluster, dead, members, messages, peers, staging
 from lanner.wire.connection import ClientConnection, ServerConnection
 from lanner.wire.exchanges import EXCHANGES
-from lanner.wire.messages import Call, Command, Control, HelloReply, Publish, Published
+from lanner.wire.messages import Asked, Call, Command, Control, HelloReply, Publish, Published
 from lanner.wire.states import EXCHANGE_TRANSITIONS, TRANSITIONS, Answer, Step
 
 DOCUMENT: Final = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
@@ -173,7 +173,7 @@ def _all_structs() -> list[type[Control]]:
     modules = (messages, administration, dead, members, cluster, peers, staging)
     found = {name: kind for module in modules for name, kind in vars(module).items()}.values()
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Control)]
-    return [kind for kind in kinds if kind not in (Control, Call)]
+    return [kind for kind in kinds if kind not in (Control, Asked, Call)]
 
 
 def _link(kind: type[Control], bulk: bool) -> str:

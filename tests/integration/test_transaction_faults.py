@@ -19,7 +19,7 @@ from lanner.client.stages import Staged
 from lanner.errors import DeadlineExceeded, FenceConflict, LannerError, TransactionAborted
 from lanner.testing.cluster_process import ClusterProcess
 from lanner.wire.messages import Command
-from lanner.wire.staging import Begin, CommitPhase, CommitState, PartitionOutcomes, Prepare
+from lanner.wire.staging import Begin, CommitPhase, PartitionOutcomes, Prepare
 
 PARTITIONS = 3
 SECONDS = 60.0
@@ -185,7 +185,7 @@ async def begin(queue: Queue, staged: Staged, timeout_ms: int = 60_000) -> int:
     """Only this first step of a commit; the token."""
     plan = plan_commit(staged.transaction, staged.owner, staged.sequence, [staged])
     asked = Begin(plan.transaction, plan.owner, plan.sequence, plan.commit_id, plan.participants, timeout_ms)
-    state, _ = await queue._brokers.request(Command.BEGIN, asked, CommitState)
+    state, _ = await queue._brokers.request(asked)
     assert state.phase == CommitPhase.PREPARING
     return state.token
 

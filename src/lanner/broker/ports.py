@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Command, Control
+from lanner.wire.messages import AnswerT, Asked, Command
 
 Result = TypeVar("Result")
 
@@ -58,12 +58,12 @@ class PeerCalls(Protocol):
         self,
         node_id: str,
         command: Command,
-        control: Control,
+        control: Asked[AnswerT],
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
         caller: str = "",
-    ) -> Reply:
+    ) -> Reply[AnswerT]:
         """Send one request to that broker, and return its answer; name the caller of a request that is passed on."""
 
 

@@ -7,23 +7,26 @@ become one. It knows no socket, no clock and no broker, so a door, a broker and 
 
 from lanner.calls.asking import ANONYMOUS, Answer, Asker, Bulk, Connection, Identity
 from lanner.calls.rows import Action, Fresh, Part, Repeat, Row, Where
-from lanner.calls.table import ROWS, row_of
-from lanner.wire.messages import Call
+from lanner.calls.table import ROWS, Handlers, Ways, row_of
+from lanner.wire.messages import AnyCall, Call
 
 __all__ = [
     "ANONYMOUS",
     "ROWS",
     "Action",
     "Answer",
+    "AnyCall",
     "Asker",
     "Bulk",
     "Call",
     "Connection",
     "Fresh",
+    "Handlers",
     "Identity",
     "Part",
     "Repeat",
     "Row",
+    "Ways",
     "Where",
     "row_of",
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol
 
-from lanner.wire.messages import AnswerT, Call
+from lanner.wire.messages import AnswerT, AnswerT_co, AnyCall, Call
 
 Bulk = Sequence[bytes | memoryview]
 
@@ -18,7 +18,7 @@ class Connection(Protocol):
     def number(self) -> int:
         """No other connection of the broker has had it."""
 
-    def note(self, call: Call[Any]) -> None:
+    def note(self, call: AnyCall) -> None:
         """Remember which group the call uses, if it uses one."""
 
 
@@ -34,10 +34,10 @@ class Identity:
 ANONYMOUS: Final = Identity("anonymous")
 
 
-class Answer(NamedTuple, Generic[AnswerT]):
+class Answer(NamedTuple, Generic[AnswerT_co]):
     """What a call was answered: the control part as it travels, and one piece of bulk for each size that it names."""
 
-    control: AnswerT
+    control: AnswerT_co
     bulk: Bulk = ()
     unheard: Callable[[], None] | None = None  # call it when the answer cannot be handed over: leases go back
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lanner.calls import merging
-from lanner.calls.rows import Fresh, Repeat, Row, Where, its_topic, its_wait
+from lanner.calls.rows import Fresh, Repeat, Row, Where, its_partitions, its_topic, its_wait
 from lanner.wire import members, messages
 from lanner.wire.messages import Command
 
@@ -19,6 +19,7 @@ CLAIM_PARTITIONS: Final = Row(
     fresh=Fresh.NAMED,
     repeat=Repeat.SAME_END,
     strict=True,
+    partitions=its_partitions,
     merge=merging.claimed_merge,
 )
 MAKE_GROUP: Final = Row(
@@ -30,6 +31,7 @@ MAKE_GROUP: Final = Row(
     where=Where.LEADERS,
     fresh=Fresh.NAMED,
     repeat=Repeat.SAME_END,
+    partitions=its_partitions,
 )
 JOIN_GROUP: Final = Row(
     command=Command.JOIN_GROUP,

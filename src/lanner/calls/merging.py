@@ -8,13 +8,13 @@ find again. Of settles, parts come in the order answered: a later one replaces a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from lanner import limits
 from lanner.calls.asking import Answer
-from lanner.calls.rows import Part
+from lanner.calls.rows import CallT, Part
 from lanner.errors import BadGateway, LannerError, NotLeader, NotSupported, ServiceUnavailable, ValidationError
 from lanner.wire.administration import (
     CountReply,
@@ -234,7 +234,7 @@ def letters_merge(call: ListDead, parts: Sequence[Part[ListDead, DeadLetters]]) 
     return Answer(DeadLetters(letters, sum(page.total for page in pages), following), bulk)
 
 
-def count_merge(call: Any, parts: Sequence[Part[Any, CountReply]]) -> Answer[CountReply]:
+def count_merge(call: object, parts: Sequence[Part[CallT, CountReply]]) -> Answer[CountReply]:
     return Answer(CountReply(sum(part.answer.control.count for part in parts)))
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from lanner.calls.asking import Answer
 from lanner.errors import LannerError
-from lanner.wire.messages import AnswerT, Call, Command
+from lanner.wire.messages import AnswerT, AnyCall, Command
 
 Action = Literal["publish", "consume", "settle", "describe", "administer"]
-CallT = TypeVar("CallT", bound=Call[Any])
+CallT = TypeVar("CallT", bound=AnyCall)
 
 
 class Where(Enum):
@@ -49,25 +49,53 @@ class Part(NamedTuple, Generic[CallT, AnswerT]):
     answer: Answer[AnswerT]
 
 
-def _no_topics(call: Any) -> Sequence[str]:
+def _no_topics(call: object) -> Sequence[str]:
     return ()
 
 
-def its_topic(call: Any) -> Sequence[str]:
+def _all_partitions(call: object) -> Sequence[int] | None:
+    return None
+
+
+class OfTopic(Protocol):
+    @property
+    def topic(self) -> str: ...
+
+
+class OfName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class OfPartition(Protocol):
+    @property
+    def partition(self) -> int: ...
+
+
+class OfPartitions(Protocol):
+    @property
+    def partitions(self) -> Sequence[int] | None: ...
+
+
+class Waiting(Protocol):
+    @property
+    def wait_ms(self) -> int: ...
+
+
+def its_topic(call: OfTopic) -> Sequence[str]:
     return (call.topic,)
 
 
-def its_name(call: Any) -> Sequence[str]:
+def its_name(call: OfName) -> Sequence[str]:
     return (call.name,)
 
 
-def _its_partitions(call: Any) -> Sequence[int] | None:
-    found: Sequence[int] | None = call.partitions
-    return found
-
-
-def its_partition(call: Any) -> Sequence[int] | None:
+def its_partition(call: OfPartition) -> Sequence[int] | None:
     return (call.partition,)
+
+
+def its_partitions(call: OfPartitions) -> Sequence[int] | None:
+    return call.partitions
 
 
 def _for_partitions(call: CallT, mine: Sequence[int]) -> CallT:
@@ -79,13 +107,12 @@ def as_it_is(call: CallT, mine: Sequence[int]) -> CallT:
     return call
 
 
-def _no_wait(call: Any) -> int:
+def _no_wait(call: object) -> int:
     return 0
 
 
-def its_wait(call: Any) -> int:
-    wait_ms: int = call.wait_ms
-    return wait_ms
+def its_wait(call: Waiting) -> int:
+    return call.wait_ms
 
 
 def _only(call: CallT, parts: Sequence[Part[CallT, AnswerT]]) -> Answer[AnswerT]:
@@ -93,11 +120,11 @@ def _only(call: CallT, parts: Sequence[Part[CallT, AnswerT]]) -> Answer[AnswerT]
     return parts[0].answer
 
 
-def _never(call: Any) -> bool:
+def _never(call: object) -> bool:
     return False
 
 
-def always(call: Any) -> bool:
+def always(call: object) -> bool:
     return True
 
 
@@ -117,7 +144,7 @@ class Row(Generic[CallT, AnswerT]):
     while_draining: bool = False  # also taken by a broker that stops
     waits: Callable[[CallT], int] = _no_wait  # milliseconds that the server may keep it
     # What follows is for LEADERS alone.
-    partitions: Callable[[CallT], Sequence[int] | None] = _its_partitions  # None: all of the topic
+    partitions: Callable[[CallT], Sequence[int] | None] = _all_partitions  # None: all of the topic
     narrow: Callable[[CallT, Sequence[int]], CallT] = _for_partitions  # the part for these partitions
     merge: Callable[[CallT, Sequence[Part[CallT, AnswerT]]], Answer[AnswerT]] = _only
     sizes: Callable[[AnswerT], Iterable[int]] | None = None  # how the answer's bulk divides

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from lanner.calls import member_rows, merging
-from lanner.calls.rows import Fresh, Repeat, Row, Where, always, as_it_is, its_name, its_partition, its_topic, its_wait
+from lanner.calls.asking import Answer, Identity
+from lanner.calls.rows import (
+    Fresh,
+    Repeat,
+    Row,
+    Where,
+    always,
+    as_it_is,
+    its_name,
+    its_partition,
+    its_partitions,
+    its_topic,
+    its_wait,
+)
 from lanner.wire import administration, cluster, dead, messages, staging
-from lanner.wire.messages import AnswerT, Call, Command
+from lanner.wire.messages import AnswerT, AnyCall, Call, Command
 
 _LEADERS, _METADATA, _HERE = Where.LEADERS, Where.METADATA, Where.HERE
 _NAMED, _LATEST = Fresh.NAMED, Fresh.LATEST
@@ -50,6 +63,7 @@ POLL: Final = Row(
     fresh=_NAMED,
     repeat=_NUMBERED,
     waits=its_wait,
+    partitions=its_partitions,
     sizes=lambda polled: [batch.size for batch in polled.batches],
 )
 BEST_PRIORITY: Final = Row(
@@ -62,6 +76,7 @@ BEST_PRIORITY: Final = Row(
     fresh=_NAMED,
     repeat=_READS,
     waits=its_wait,
+    partitions=its_partitions,
 )
 SETTLE: Final = Row(
     command=Command.SETTLE,
@@ -164,6 +179,7 @@ COMMITTED: Final = Row(
     where=_LEADERS,
     fresh=_NAMED,
     repeat=_READS,
+    partitions=its_partitions,
     merge=merging.committed_merge,
 )
 OFFSETS: Final = Row(
@@ -175,6 +191,7 @@ OFFSETS: Final = Row(
     where=_LEADERS,
     fresh=_NAMED,
     repeat=_READS,
+    partitions=its_partitions,
     merge=merging.offsets_merge,
 )
 METADATA: Final = Row(
@@ -232,6 +249,7 @@ DESCRIBE_TOPIC: Final = Row(
     where=_LEADERS,
     fresh=_LATEST,
     repeat=_READS,
+    partitions=its_partitions,
     merge=merging.topic_merge,
 )
 LIST_TOPICS: Final = Row(
@@ -252,6 +270,7 @@ LIST_GROUPS: Final = Row(
     where=_LEADERS,
     fresh=_NAMED,
     repeat=_READS,
+    partitions=its_partitions,
     merge=merging.groups_merge,
 )
 DESCRIBE_GROUP: Final = Row(
@@ -263,6 +282,7 @@ DESCRIBE_GROUP: Final = Row(
     where=_LEADERS,
     fresh=_NAMED,
     repeat=_READS,
+    partitions=its_partitions,
     merge=merging.group_merge,
     absent=always,
 )
@@ -275,6 +295,7 @@ DROP_GROUP: Final = Row(
     where=_LEADERS,
     fresh=_NAMED,
     repeat=_SAME_END,
+    partitions=its_partitions,
     absent=always,
     forgive=True,
 )
@@ -460,7 +481,10 @@ FORGET: Final = Row(
     repeat=_SAME_END,
 )
 
-ROWS: Final[Mapping[type[Call[Any]], Row[Any, Any]]] = {
+# What is registered by a call's type is typed by a test over annotations: no type can say it of a mapping.
+Handlers = Mapping[type[AnyCall], Callable[..., Awaitable[Answer[Any]]]]
+Ways = Mapping[type[AnyCall], Callable[[Identity, Any], Awaitable[Answer[Any]]]]
+ROWS: Final[Mapping[type[AnyCall], Row[Any, Any]]] = {
     row.call: row for row in (*globals().values(), *vars(member_rows).values()) if isinstance(row, Row)
 }
 

@@ -27,17 +27,14 @@ from lanner.errors import LannerError, NotFoundError, ServiceUnavailable, TopicE
 from lanner.model import Looked, LookPlace, Message, TopicSettings, check_name
 from lanner.wire.administration import (
     AlterTopic,
-    CountReply,
     CreateTopic,
     DeadLetter,
-    DeadLetters,
     DeleteTopic,
     DescribeGroup,
     DescribeTopic,
     DiscardDead,
     DropGroup,
     GroupDescription,
-    GroupsReply,
     ListDead,
     ListGroups,
     RedriveDead,
@@ -46,30 +43,24 @@ from lanner.wire.administration import (
 )
 from lanner.wire.cluster import (
     ChangeCluster,
-    ClusterChanged,
     ClusterDescription,
     DescribeCluster,
     DescribePartitions,
     PartitionReplicas,
-    PartitionsDescription,
     PlanProgress,
     RaftStatus,
-    RaftStatusReply,
     Scrub,
     ScrubProgress,
 )
 from lanner.wire.messages import (
     Command,
     Committed,
-    CommittedReply,
     Empty,
     Metadata,
     MetadataReply,
     Offsets,
-    OffsetsReply,
     PartitionOffsets,
     Peek,
-    Peeked,
 )
 
 _CONNECTING_S: Final = 2.0
@@ -104,11 +95,11 @@ class Admin(TransactionAdmin, MemberAdmin):
 
     async def ping(self) -> None:
         """Return when the broker has answered."""
-        await self._session.request(Command.PING, Empty(), Empty)
+        await self._session.request(Empty())
 
     async def cluster(self) -> MetadataReply:
         """The cluster's id, its brokers, and every topic with its partitions."""
-        reply, _ = await self._session.request(Command.METADATA, Metadata(), MetadataReply)
+        reply, _ = await self._session.request(Metadata())
         return reply
 
     # ------------------------------------------------------------------ topics
@@ -122,7 +113,7 @@ class Admin(TransactionAdmin, MemberAdmin):
         TopicSettings.from_dict(settings)  # refuses here, with a traceback that helps
         request = CreateTopic(check_name(name, "topic"), settings, secrets.token_hex(8))
         try:
-            reply, _ = await self._session.request(Command.CREATE_TOPIC, request, TopicDescription)
+            reply, _ = await self._session.request(request)
         except TopicExists:
             if not exist_ok:
                 raise
@@ -133,27 +124,27 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
         """Change settings; they hold from the next decision on. Partitions can only grow."""
         request = AlterTopic(check_name(name, "topic"), settings)
-        reply, _ = await self._session.request(Command.ALTER_TOPIC, request, TopicDescription)
+        reply, _ = await self._session.request(request)
         self._routing.forget(name)
         return reply
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with everything in it."""
         request = DeleteTopic(check_name(name, "topic"))
-        await self._session.request(Command.DELETE_TOPIC, request, Empty, repeatable=False)
+        await self._session.request(request)
         self._routing.forget(name)
 
     async def describe(self, name: str) -> TopicDescription:
         """Settings and partitions of a topic, with offsets, bytes and depth by priority."""
         request = DescribeTopic(check_name(name, "topic"))
-        reply, _ = await self._session.request(Command.DESCRIBE_TOPIC, request, TopicDescription)
+        reply, _ = await self._session.request(request)
         return reply
 
     async def offsets(self, topic: str, time: int | datetime | None = None) -> list[PartitionOffsets]:
         """First and end offset of each partition; with a time also the first offset appended at or after it."""
         time_ms = -1 if time is None else moment_ms(time, "time")
         request = Offsets(check_name(topic, "topic"), time_ms)
-        reply, _ = await self._session.request(Command.OFFSETS, request, OffsetsReply)
+        reply, _ = await self._session.request(request)
         return reply.partitions
 
     async def peek(
@@ -169,7 +160,7 @@ class Admin(TransactionAdmin, MemberAdmin):
         """Look without leasing: the most urgent first among what is at or after the offset. One page, of bounded bytes;
         give its `next` as `after` to go on."""
         request = Peek(check_name(topic, "topic"), partition, offset, max_messages, max_bytes, after=after)
-        reply, _ = await self._session.request(Command.PEEK, request, Peeked)
+        reply, _ = await self._session.request(request)
         page = Looked(found.of_topic(topic) for found in reply.messages)
         page.next = reply.next
         return page
@@ -178,18 +169,18 @@ class Admin(TransactionAdmin, MemberAdmin):
 
     async def groups(self, topic: str) -> list[str]:
         request = ListGroups(check_name(topic, "topic"))
-        reply, _ = await self._session.request(Command.LIST_GROUPS, request, GroupsReply)
+        reply, _ = await self._session.request(request)
         return reply.groups
 
     async def group(self, topic: str, group: str) -> GroupDescription:
         """A group's progress on each partition: lag, ready, leased, waiting, dead, depth by priority, oldest."""
-        reply, _ = await self._session.request(Command.DESCRIBE_GROUP, _group_name(topic, group), GroupDescription)
+        reply, _ = await self._session.request(_group_name(topic, group))
         return with_ages(reply, time.time_ns() // 1_000_000)
 
     async def drop_group(self, topic: str, group: str) -> None:
         """Forget a group and its progress."""
         request = DropGroup(check_name(topic, "topic"), check_name(group, "group"))
-        await self._session.request(Command.DROP_GROUP, request, Empty, repeatable=False)
+        await self._session.request(request)
 
     async def seek(
         self,
@@ -216,7 +207,7 @@ class Admin(TransactionAdmin, MemberAdmin):
             to,
             force=force,
         )
-        await self._session.request(Command.SEEK, request, Empty)
+        await self._session.request(request)
 
     async def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Set a stream group's next offsets."""
@@ -228,7 +219,7 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def committed(self, topic: str, group: str) -> dict[int, int]:
         """A stream group's next offsets; partitions without a commit are absent."""
         name = _group_name(topic, group)
-        reply, _ = await self._session.request(Command.COMMITTED, Committed(name.group, name.topic), CommittedReply)
+        reply, _ = await self._session.request(Committed(name.group, name.topic))
         return reply.offsets
 
     # ------------------------------------------------------------------ dead letters
@@ -247,7 +238,7 @@ class Admin(TransactionAdmin, MemberAdmin):
         `next` as `after` to go on."""
         name = _group_name(topic, group)
         request = ListDead(name.topic, name.group, partition, start_offset, limit, after=after)
-        reply, bulk = await self._session.request(Command.LIST_DEAD, request, DeadLetters)
+        reply, bulk = await self._session.request(request)
         letters = []
         position = 0
         for letter in reply.letters:
@@ -275,20 +266,20 @@ class Admin(TransactionAdmin, MemberAdmin):
         name = _group_name(topic, group)
         kind = RedriveDead if command is Command.REDRIVE else DiscardDead
         request = kind(name.topic, name.group, partition, None if offsets is None else list(offsets))
-        reply, _ = await self._session.request(command, request, CountReply, repeatable=False)
+        reply, _ = await self._session.request(request)
         return reply.count
 
     # ------------------------------------------------------------------ the cluster
 
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers with what they hold and lead, what is missing, and the plans that move replicas."""
-        reply, _ = await self._session.request(Command.DESCRIBE_CLUSTER, DescribeCluster(), ClusterDescription)
+        reply, _ = await self._session.request(DescribeCluster())
         return reply
 
     async def describe_partitions(self, topic: str | None = None) -> list[PartitionReplicas]:
         """Where the replicas of a topic (or of every topic) are, who leads, and how far the others are behind."""
         request = DescribePartitions(None if topic is None else check_name(topic, "topic"))
-        reply, _ = await self._session.request(Command.DESCRIBE_PARTITIONS, request, PartitionsDescription)
+        reply, _ = await self._session.request(request)
         return reply.partitions
 
     async def drain(self, broker: str) -> PlanProgress | None:
@@ -337,7 +328,7 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def raft_status(self, topic: str, partition: int, broker: str = "") -> dict[str, Any]:
         """What one replica's Raft says of itself; without a broker, the leader's."""
         request = RaftStatus(check_name(topic, "topic"), partition, broker)
-        reply, _ = await self._session.request(Command.RAFT_STATUS, request, RaftStatusReply)
+        reply, _ = await self._session.request(request)
         return reply.status
 
     async def scrub(self, broker: str) -> ScrubProgress:
@@ -368,7 +359,7 @@ class Admin(TransactionAdmin, MemberAdmin):
 
     async def _change(self, request: ChangeCluster) -> PlanProgress | None:
         """Repeated only when it surely had no effect: a second rebalance or move would be another one."""
-        reply, _ = await self._session.request(Command.CHANGE_CLUSTER, request, ClusterChanged, repeatable=False)
+        reply, _ = await self._session.request(request)
         return reply.plan
 
 

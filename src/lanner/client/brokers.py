@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from lanner import limits
+from lanner.calls import Repeat, row_of
 from lanner.client.session import (
     TIMEOUT_MS,
     Address,
-    ControlT,
     Session,
     parse_addresses,
 )
@@ -37,7 +37,7 @@ from lanner.errors import (
 )
 from lanner.net.backoff import MOST_S, Backoff
 from lanner.net.waiters import Waiters
-from lanner.wire.messages import BrokerInfo, Command, Control
+from lanner.wire.messages import AnswerT, Asked, BrokerInfo, Call, Command
 
 ATTEMPT_MS: Final = 11_000  # for one broker, which may forward; then another is asked
 IDLE_S: Final = 300.0
@@ -272,16 +272,14 @@ class Brokers:
 
     async def request(
         self,
-        command: Command,
-        control: Control,
-        kind: type[ControlT],
+        call: Asked[AnswerT],
         *,
         timeout_ms: float | None = None,
         attempt_ms: float = ATTEMPT_MS,
-        repeatable: bool = True,
-    ) -> tuple[ControlT, memoryview]:
-        """Ask any broker and wait. What is `repeatable` is asked again, until the deadline, where that can help. Each
+    ) -> tuple[AnswerT, memoryview]:
+        """Ask any broker and wait. What may be repeated is asked again, until the deadline, where that can help. Each
         broker has twice the time that the one before it had, as all of them may be slow."""
+        command, repeatable = _how(call)
         self.check_open()
         deadline = self._loop.time() + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
         backoff = Backoff()
@@ -290,9 +288,8 @@ class Brokers:
             session = await self.reached(deadline, failed)
             left_ms = (deadline - self._loop.time()) * 1000
             bounded = repeatable and self.are_several
-            outcome = await session.ask(command, control, min(left_ms, attempt_ms) if bounded else left_ms)
+            outcome = await session.ask(command, call, min(left_ms, attempt_ms) if bounded else left_ms)
             if not isinstance(outcome, LannerError):
-                assert isinstance(outcome.control, kind)
                 self._home = session
                 return outcome.control, outcome.bulk
             told = outcome.details
@@ -340,6 +337,14 @@ class Brokers:
             await asyncio.sleep(MOST_S * random.random())
         finally:
             self._reseeding = None
+
+
+def _how(call: Asked[AnswerT]) -> tuple[Command, bool]:
+    """With which command it is asked, and whether again."""
+    if not isinstance(call, Call):
+        return Command.PING, True
+    row = row_of(call)
+    return row.command, row.repeat is not Repeat.NEVER and not row.forgive  # that takes the broker that tried
 
 
 def _add_address(session: Session, address: Address) -> None:

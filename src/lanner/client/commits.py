@@ -25,6 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lanner import limits
+from lanner.calls import row_of
 from lanner.client.arguments import check_bound
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
@@ -47,7 +48,7 @@ from lanner.errors import (
 from lanner.model import check_name
 from lanner.net.backoff import Backoff
 from lanner.wire import staging
-from lanner.wire.messages import Command, Control
+from lanner.wire.messages import Call
 from lanner.wire.staging import (
     Begin,
     CommitPhase,
@@ -266,7 +267,7 @@ class Commits:
             commit.once,
         )
         try:
-            state, _ = await self._brokers.request(Command.BEGIN, asked, CommitState, timeout_ms=timeout_ms)
+            state, _ = await self._brokers.request(asked, timeout_ms=timeout_ms)
         except LannerError as error:
             raise _with_outcome(error, "unknown" if _may_have_begun(error) else "not begun") from error
         return state
@@ -277,7 +278,6 @@ class Commits:
         loop, backoff = asyncio.get_running_loop(), Backoff()
         while waiting:
             error, waiting = await self._ask_leaders(
-                Command.PREPARE,
                 waiting,
                 lambda items: Prepare(token, items),
                 min(_LEADER_MS / 1000, ends - loop.time()),
@@ -340,7 +340,7 @@ class Commits:
         return found.committed
 
     async def _look(self, asked: Look, timeout_ms: float | None) -> Looked:
-        found, _ = await self._brokers.request(Command.LOOK, asked, Looked, timeout_ms=timeout_ms)
+        found, _ = await self._brokers.request(asked, timeout_ms=timeout_ms)
         return found
 
     async def abort(self, commit: Commit) -> CommitState:
@@ -358,25 +358,25 @@ class Commits:
     async def discard_items(self, items: list[Discard]) -> None:
         if items:
             with contextlib.suppress(LannerError):
-                await self._ask_leaders(Command.DISCARD_STAGES, items, DiscardStages, _LEADER_MS / 1000)
+                await self._ask_leaders(items, DiscardStages, _LEADER_MS / 1000)
 
     # ------------------------------------------------------------------ the transactions themselves
 
     async def claim(self, transaction: str, owner: str, *, restart: bool = False) -> Claimed:
         check_names(transaction, owner, 0)
         asked = staging.Claim(transaction, owner, restart)
-        found, _ = await self._brokers.request(Command.CLAIM, asked, staging.Claimed)
+        found, _ = await self._brokers.request(asked)
         return Claimed(transaction, owner, found.owner_before, found.latest)
 
     async def end(self, transaction: str, owner: str, commit_id: bytes) -> CommitState:
         """Abort a commit by its id alone, as an operator does."""
-        state, _ = await self._brokers.request(Command.END, End(transaction, owner, commit_id), CommitState)
+        state, _ = await self._brokers.request(End(transaction, owner, commit_id))
         return state
 
     # ------------------------------------------------------------------ at the leaders
 
     async def _ask_leaders(
-        self, command: Command, items: Sequence[ItemT], asked: Callable[[list[ItemT]], Control], timeout_s: float
+        self, items: Sequence[ItemT], asked: Callable[[list[ItemT]], Call[PartitionOutcomes]], timeout_s: float
     ) -> tuple[LannerError | None, list[ItemT]]:
         """Each item at the leader of its partition, those led together in one call; an error, and what is left.
 
@@ -399,9 +399,7 @@ class Commits:
             else:
                 by_leader.setdefault(session, []).append(item)
         calls = [(session, part) for session, mine in by_leader.items() for part in _parted(mine)]
-        answers = await asyncio.gather(
-            *(self._ask(session, command, asked(part), timeout_s) for session, part in calls)
-        )
+        answers = await asyncio.gather(*(self._ask(session, asked(part), timeout_s) for session, part in calls))
         for (session, part), answer in zip(calls, answers, strict=True):
             for item in part:
                 failed = answer.get((item.topic, item.partition)) if isinstance(answer, dict) else answer
@@ -413,15 +411,14 @@ class Commits:
         return final or next(iter(errors), None), left
 
     async def _ask(
-        self, session: Session, command: Command, control: Control, timeout_s: float
+        self, session: Session, call: Call[PartitionOutcomes], timeout_s: float
     ) -> dict[TopicPartition, LannerError] | LannerError:
         """What went wrong on which partition, or with the call as a whole."""
         loop = asyncio.get_running_loop()
         await session.wait_until_tried(loop.time() + min(timeout_s, _CONNECTING_S))
-        outcome = await session.ask(command, control, max(timeout_s, 0.1) * 1000)
+        outcome = await session.ask(row_of(call).command, call, max(timeout_s, 0.1) * 1000)
         if isinstance(outcome, LannerError):
             return outcome
-        assert isinstance(outcome.control, PartitionOutcomes)
         return {(one.topic, one.partition): _error_of(one) for one in outcome.control.items if one.code}
 
 

@@ -35,7 +35,7 @@ from lanner.client.topic_queue import TopicQueue
 from lanner.errors import LannerError, MembershipRequired, ServiceUnavailable, ValidationError
 from lanner.model import GroupKind, TopicPartition, check_name
 from lanner.wire.connection import Reply
-from lanner.wire.messages import PolledBatch, SettleItem, SettleKind
+from lanner.wire.messages import Polled, PolledBatch, SettleItem, SettleKind
 
 _log: Final = logging.getLogger("lanner.client")
 
@@ -222,7 +222,7 @@ class Consumer:
                     return MessageBatch(parts, any(reply.control.limited for reply in replies))
                 await asyncio.sleep(_NOTHING_YET_S)  # what came was not usable
 
-    async def _replies(self, max_messages: int, wait_ms: int) -> tuple[TopicQueue, list[Reply]] | None:
+    async def _replies(self, max_messages: int, wait_ms: int) -> tuple[TopicQueue, list[Reply[Polled]]] | None:
         """What brokers have for this consumer; None: the wait is over, or what it may poll has changed."""
         if self._member is None and not self._settings.joins:
             try:
@@ -252,7 +252,7 @@ class Consumer:
 
     async def _ask(
         self, queues: Sequence[TopicQueue], max_messages: int, wait_ms: int
-    ) -> tuple[TopicQueue, list[Reply]] | None:
+    ) -> tuple[TopicQueue, list[Reply[Polled]]] | None:
         if len(queues) > 1:
             return await self._several.poll(queues, max_messages, wait_ms)
         (queue,) = queues
@@ -455,7 +455,7 @@ class Pace:
         self._count = 0
 
 
-def _give_back(found: tuple[TopicQueue, list[Reply]] | None) -> None:
+def _give_back(found: tuple[TopicQueue, list[Reply[Polled]]] | None) -> None:
     """Leases came that nobody waits for any more."""
     if found is not None:
         queue, replies = found

@@ -20,7 +20,6 @@ from lanner.client.routing import Routing, choose_partition
 from lanner.errors import GroupNotFound, ServiceUnavailable, ValidationError
 from lanner.model import Message, check_name
 from lanner.wire.dead import DeadBatch, FetchDead, FetchedDead
-from lanner.wire.messages import Command
 
 HOLES_KEPT: Final = 1_000
 _WAIT_MS: Final = 10_000
@@ -208,9 +207,7 @@ class DeadLetterReader:
             self._group_ids.get(partition, 0),
         )
         timeout_ms = self._timeout_ms + wait_ms
-        return await self._leaders.request(
-            self.topic, partition, Command.FETCH_DEAD, asked, FetchedDead, timeout_ms=timeout_ms
-        )
+        return await self._leaders.request(self.topic, partition, asked, timeout_ms=timeout_ms)
 
     # ------------------------------------------------------------------ reading
 

@@ -97,9 +97,7 @@ class Fetches:
                 turns.answered(outcome.control, now())
                 if outcome.control.next_offset > asked.offset and check_lanes(asked, outcome.control) is None:
                     return outcome.control, outcome.bulk
-        fetched, bulk = await self._leaders.request(
-            asked.topic, asked.partition, Command.FETCH, asked, Fetched, timeout_ms=timeout_ms
-        )
+        fetched, bulk = await self._leaders.request(asked.topic, asked.partition, asked, timeout_ms=timeout_ms)
         turns.answered(fetched, now())
         wrong = check_lanes(asked, fetched)
         if wrong is not None:

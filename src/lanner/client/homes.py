@@ -36,7 +36,7 @@ from lanner.wire.members import (
     LeaveGroup,
     MemberView,
 )
-from lanner.wire.messages import Command, Empty
+from lanner.wire.messages import Command
 
 _CONNECTING_S: Final = 2.0
 _ANSWER_MS_MIN: Final = 500  # what a home may take beside the wait
@@ -62,11 +62,11 @@ class BrokerHome:
     async def join(self, member_id: str) -> Told:
         call = replace(self._joining, member_id=member_id)
         try:
-            view, _ = await self._brokers.request(Command.JOIN_GROUP, call, MemberView)
+            view, _ = await self._brokers.request(call)
         except AssignorConflict:
             if not self._has_joined:
                 raise
-            view, _ = await self._brokers.request(Command.JOIN_GROUP, replace(call, assignor=""), MemberView)
+            view, _ = await self._brokers.request(replace(call, assignor=""))
         self._has_joined = True
         return self._told(view)
 
@@ -97,7 +97,7 @@ class BrokerHome:
 
     async def leave(self, member_id: str, reason: str) -> None:
         call = LeaveGroup(self._joining.group, member_id, reason[: limits.REASON_LENGTH_MAX])
-        await self._brokers.request(Command.LEAVE_GROUP, call, Empty)
+        await self._brokers.request(call)
 
     async def claim(
         self, member_id: str, seen: Seen, granted: Sequence[Granted]

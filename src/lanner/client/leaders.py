@@ -12,13 +12,14 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
+from lanner.calls import row_of
 from lanner.client.brokers import Brokers
 from lanner.client.member_ports import NO_MEMBER, Standing
 from lanner.client.routing import Routing
-from lanner.client.session import ControlT, Outcome, Session
+from lanner.client.session import Outcome, Session
 from lanner.errors import LannerError, NotLeader, PartitionNotFound
 from lanner.net.backoff import Backoff
-from lanner.wire.messages import Command, Commit, Control
+from lanner.wire.messages import AnswerT, Call, Command, Commit, Empty
 
 _CONNECTING_S = 2.0
 
@@ -34,12 +35,10 @@ class Leaders:
         self,
         topic: str,
         partition: int,
-        command: Command,
-        control: Control,
-        kind: type[ControlT],
+        call: Call[AnswerT],
         *,
         timeout_ms: float | None = None,
-    ) -> tuple[ControlT, memoryview]:
+    ) -> tuple[AnswerT, memoryview]:
         """Ask the leader of a partition, also when that changes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._brokers.timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -47,9 +46,8 @@ class Leaders:
         backoff = Backoff()
         while True:
             self._brokers.check_open()
-            outcome = await self._ask(topic, partition, command, control, deadline, began)
+            outcome = await self._ask(topic, partition, call, deadline, began)
             if not isinstance(outcome, LannerError):
-                assert isinstance(outcome.control, kind)
                 return outcome.control, outcome.bulk
             pause_s = backoff.pause_until(deadline, loop.time(), outcome.retry_after_ms)
             if not outcome.retryable or pause_s is None:
@@ -57,19 +55,19 @@ class Leaders:
             await asyncio.sleep(pause_s)
 
     async def _ask(
-        self, topic: str, partition: int, command: Command, control: Control, deadline: float, began: float
-    ) -> Outcome:
-        loop = asyncio.get_running_loop()
+        self, topic: str, partition: int, call: Call[AnswerT], deadline: float, began: float
+    ) -> Outcome[AnswerT]:
+        loop, command = asyncio.get_running_loop(), row_of(call).command
         await self._routing.route(topic)
         session = self._routing.leader(topic, partition)
         if session is None:
             return self._unled(topic, partition, began)
         await session.wait_until_tried(min(deadline, loop.time() + _CONNECTING_S))
-        outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
+        outcome = await session.ask(command, call, (deadline - loop.time()) * 1000)
         if isinstance(outcome, LannerError) and self._routing.failed(topic, partition, session, outcome):
             session = self._routing.leader(topic, partition)  # a hint: once without a pause
             if session is not None and session.is_up:
-                outcome = await session.ask(command, control, (deadline - loop.time()) * 1000)
+                outcome = await session.ask(command, call, (deadline - loop.time()) * 1000)
         return outcome
 
     def _unled(self, topic: str, partition: int, began: float) -> LannerError:
@@ -131,7 +129,7 @@ class Leaders:
                     raise error
                 await asyncio.sleep(pause_s)
 
-    async def _commit(self, session: Session, commit: Commit, deadline: float) -> Outcome:
+    async def _commit(self, session: Session, commit: Commit, deadline: float) -> Outcome[Empty]:
         loop = asyncio.get_running_loop()
         await session.wait_until_tried(min(deadline, loop.time() + _CONNECTING_S))
         return await session.ask(Command.COMMIT, commit, (deadline - loop.time()) * 1000)

@@ -58,7 +58,7 @@ class Looks:
     async def best(self, leaders: Leaders) -> tuple[dict[Session, Best], dict[Session, LannerError]]:
         """What each broker has that has something; and why some did not say so."""
         found: dict[Session, Best] = {}
-        asked: dict[Session, asyncio.Future[Outcome]] = {}
+        asked: dict[Session, asyncio.Future[Outcome[BestPriorityFound]]] = {}
         for session, partitions in leaders.items():
             key = tuple(partitions)
             told = self._told.pop(session, None)
@@ -86,11 +86,17 @@ class Looks:
                 self._watched[session] = key
                 self._ask(session, key, WATCH_MS, partial(self._answered, session, key))
 
-    def _ask(self, session: Session, key: tuple[int, ...], wait_ms: int, answered: Callable[[Outcome], None]) -> None:
+    def _ask(
+        self,
+        session: Session,
+        key: tuple[int, ...],
+        wait_ms: int,
+        answered: Callable[[Outcome[BestPriorityFound]], None],
+    ) -> None:
         look = BestPriority(self._group, self._topic, list(key), wait_ms, self.start)
         session.call(Command.BEST_PRIORITY, look, (), answered, wait_ms + _ANSWER_MS)
 
-    def _answered(self, session: Session, key: tuple[int, ...], outcome: Outcome) -> None:
+    def _answered(self, session: Session, key: tuple[int, ...], outcome: Outcome[BestPriorityFound]) -> None:
         if self._watched.get(session) != key:
             return  # its partitions are others by now
         del self._watched[session]
@@ -109,6 +115,6 @@ def _best(found: BestPriorityFound) -> Best:
     return Best(found.priority, MANY if found.messages < 0 else found.messages)
 
 
-def _set(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+def _set(future: asyncio.Future[Outcome[BestPriorityFound]], outcome: Outcome[BestPriorityFound]) -> None:
     if not future.done():  # the caller may have been cancelled
         future.set_result(outcome)

@@ -43,7 +43,7 @@ from lanner.errors import (
     TopicNotFound,
 )
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Poll
+from lanner.wire.messages import Poll, Polled
 
 _log: Final = logging.getLogger("lanner.client")
 
@@ -85,7 +85,7 @@ class _Flight(NamedTuple):
 
     session: Session
     lost: _Lost
-    answer: asyncio.Future[Outcome]
+    answer: asyncio.Future[Outcome[Polled]]
 
 
 class Poller:
@@ -97,7 +97,7 @@ class Poller:
         routing: Routing,
         settles: SettleQueue,
         wanted: Wanted,
-        unwanted: Callable[[Reply], None],
+        unwanted: Callable[[Reply[Polled]], None],
         check_open: Callable[[], None],
     ) -> None:
         self._brokers = brokers
@@ -125,7 +125,7 @@ class Poller:
         self._wanted = self._wanted._replace(partitions=partitions, standing=standing, start=start, create=create)
         self._looks.start = start
 
-    async def poll(self, max_messages: int, wait_ms: int, min_priority: int = 0) -> list[Reply]:
+    async def poll(self, max_messages: int, wait_ms: int, min_priority: int = 0) -> list[Reply[Polled]]:
         """Replies with leases, the most urgent first; none (or empty ones) when the wait is over.
 
         Cancelled, it leaves nothing leased: what still comes is given back. `min_priority`: nothing less urgent.
@@ -138,7 +138,7 @@ class Poller:
         while True:
             self._check_open()
             everybody = await self._leaders()
-            replies: list[Reply] = []
+            replies: list[Reply[Polled]] = []
             try:
                 leaders = await self._ask_around(everybody, max_messages, deadline, replies)
             except asyncio.CancelledError:
@@ -206,7 +206,9 @@ class Poller:
 
     # ------------------------------------------------------------------ polling
 
-    async def _ask_around(self, leaders: Leaders, max_messages: int, deadline: float, replies: list[Reply]) -> Leaders:
+    async def _ask_around(
+        self, leaders: Leaders, max_messages: int, deadline: float, replies: list[Reply[Polled]]
+    ) -> Leaders:
         """One round; adds to the replies as they come. Who was to be asked anew."""
         left_ms = max(0, round((deadline - self._loop.time()) * 1000))
         if self._lost:
@@ -220,14 +222,14 @@ class Poller:
             await self._poll_several(leaders, max_messages, replies)
         return leaders
 
-    async def _poll_one(self, leaders: Leaders, max_messages: int, wait_ms: int, replies: list[Reply]) -> None:
+    async def _poll_one(self, leaders: Leaders, max_messages: int, wait_ms: int, replies: list[Reply[Polled]]) -> None:
         """One broker leads everything: it keeps the order of urgency by itself, and waits."""
         ((session, partitions),) = leaders.items()
         round_ms = WATCH_MS if self._brokers.are_several else ROUND_MS
         ask = Ask(session, self._min_priority, max_messages, self._wanted.max_bytes)
         await self._land([self._send(ask, self._next(), partitions, min(wait_ms, round_ms))], replies)
 
-    async def _poll_several(self, leaders: Leaders, max_messages: int, replies: list[Reply]) -> None:
+    async def _poll_several(self, leaders: Leaders, max_messages: int, replies: list[Reply[Polled]]) -> None:
         """Poll the most urgent, equals together; others only while those have had nothing."""
         urgency: Urgency[Session] = Urgency(max_messages, self._wanted.max_bytes, _ASKS_MAX, self._min_priority)
         with self._settles.held():  # they ride on the polls
@@ -244,7 +246,7 @@ class Poller:
                 for ask in asks:  # the loop goes on only where they gave nothing
                     urgency.took(ask, 0, 0)
 
-    async def _poll_lost(self, leaders: Leaders, wait_ms: int, replies: list[Reply]) -> set[int]:
+    async def _poll_lost(self, leaders: Leaders, wait_ms: int, replies: list[Reply[Polled]]) -> set[int]:
         """Repeat what was lost under its number, where its partitions are led now; which have answered."""
         answered: set[int] = set()
         everything = {partition for partitions in leaders.values() for partition in partitions}
@@ -298,7 +300,7 @@ class Poller:
             generation=wanted.standing.generation,
             incarnation=wanted.standing.incarnation,
         )
-        answer: asyncio.Future[Outcome] = self._loop.create_future()
+        answer: asyncio.Future[Outcome[Polled]] = self._loop.create_future()
         session.poll(
             control,
             partial(self._answered, answer),
@@ -308,13 +310,13 @@ class Poller:
         lost = _Lost(sequence, partitions, ask.max_messages, self._loop.time() if since is None else since)
         return _Flight(session, lost, answer)
 
-    def _answered(self, answer: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    def _answered(self, answer: asyncio.Future[Outcome[Polled]], outcome: Outcome[Polled]) -> None:
         if not answer.done():
             answer.set_result(outcome)
         elif answer.cancelled() and not isinstance(outcome, LannerError):
             self._unwanted(outcome)
 
-    async def _land(self, flights: Sequence[_Flight], replies: list[Reply]) -> None:
+    async def _land(self, flights: Sequence[_Flight], replies: list[Reply[Polled]]) -> None:
         """Wait for the answers to these, and add the good ones to the replies. The others are noted among the lost, if
         they may have taken effect. Cancelled, nobody repeats them, and what they bring is given back."""
         answers = [flight.answer for flight in flights]
@@ -340,9 +342,9 @@ class Poller:
             if not isinstance(self._trouble, TopicNotFound):
                 self._lost.append(flight.lost)
 
-    async def _wait(self, answers: Sequence[asyncio.Future[Outcome]], replies: Sequence[Reply]) -> None:
+    async def _wait(self, answers: Sequence[asyncio.Future[Outcome[Polled]]], replies: Sequence[Reply[Polled]]) -> None:
         """Wait for all of these, but not for long with leases in hand. What is taken for good must be heard of."""
-        waiting: set[asyncio.Future[Outcome]] = set(answers)
+        waiting: set[asyncio.Future[Outcome[Polled]]] = set(answers)
         while waiting:
             come = [answer.result() for answer in answers if answer.done()]
             in_hand = [*replies, *(one for one in come if not isinstance(one, LannerError))]
@@ -408,5 +410,5 @@ class Poller:
             self._news.set_result(None)
 
 
-def _has_leases(replies: Sequence[Reply]) -> bool:
+def _has_leases(replies: Sequence[Reply[Polled]]) -> bool:
     return any(reply.control.batches for reply in replies)

@@ -48,7 +48,7 @@ from lanner.errors import (
 from lanner.model import PRIORITY_NORMAL, parse_priority
 from lanner.net.clock import now_ms, wall_ms_at
 from lanner.net.waiters import Waiters
-from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
+from lanner.wire.messages import Command, OpenProducer, Publish, Published
 
 _CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _TICK_S: Final = 0.25  # how often deadlines are looked at while something is held up
@@ -383,7 +383,7 @@ class Producer:
             max(left_ms, _TICK_S * 1000),
         )
 
-    def _answered(self, batch: PendingBatch, outcome: Outcome) -> None:
+    def _answered(self, batch: PendingBatch, outcome: Outcome[Published]) -> None:
         moment_ms = self._loop.time() * 1000
         if batch.settled:
             return
@@ -421,9 +421,7 @@ class Producer:
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
         try:
-            opened, _ = await self._brokers.request(
-                Command.OPEN_PRODUCER, OpenProducer(), ProducerOpened, attempt_ms=_OPEN_MS
-            )
+            opened, _ = await self._brokers.request(OpenProducer(), attempt_ms=_OPEN_MS)
             self._held.identity = Identity(opened.producer_id, opened.epoch)
         except LannerError:
             await asyncio.sleep(_TICK_S)

@@ -27,9 +27,8 @@ from lanner.client.routing import Routing
 from lanner.client.subscriptions import Subscription
 from lanner.errors import LannerError
 from lanner.model import GroupKind
-from lanner.wire.administration import ListTopics, TopicNames
+from lanner.wire.administration import ListTopics
 from lanner.wire.members import JoinGroup
-from lanner.wire.messages import Command
 
 _log: Final = logging.getLogger("lanner.client")
 
@@ -100,7 +99,7 @@ class QueueMember:
         if not self._wanted.patterns:
             return self._wanted.topics
         if self._loop.time() - self._named_at > _TOPICS_S:
-            found, _ = await self._brokers.request(Command.LIST_TOPICS, ListTopics(), TopicNames)
+            found, _ = await self._brokers.request(ListTopics())
             self._names, self._named_at = self._wanted.matching(found.names), self._loop.time()
         return self._names
 

@@ -23,7 +23,7 @@ from lanner.errors import LannerError, NotLeader, StaleIncarnation
 from lanner.model import TopicPartition
 from lanner.net.backoff import Backoff
 from lanner.net.waiters import Waiters
-from lanner.wire.messages import Command, Fetch
+from lanner.wire.messages import Command, Fetch, Fetched
 
 PAGES_AHEAD: Final = 2
 _WAIT_MS: Final = 10_000
@@ -192,7 +192,7 @@ class ReadAhead:
     def _ask_follower(self, cursor: Cursor, generation: int, session: Session) -> None:
         """What goes wrong there is no error: the leader is asked."""
 
-        def answered(outcome: Outcome) -> None:
+        def answered(outcome: Outcome[Fetched]) -> None:
             if isinstance(outcome, LannerError):
                 cursor.turns.failed(self._loop.time())
                 self.ask_again(cursor, generation)
@@ -201,7 +201,7 @@ class ReadAhead:
 
         session.call(Command.FETCH, self._request(cursor, follower=True), (), answered, FOLLOWER_MS)
 
-    def _fetched(self, cursor: Cursor, generation: int, session: Session | None, outcome: Outcome) -> None:
+    def _fetched(self, cursor: Cursor, generation: int, session: Session | None, outcome: Outcome[Fetched]) -> None:
         if self.closed or generation != cursor.generation:
             return
         if not isinstance(outcome, LannerError):

@@ -31,11 +31,8 @@ from lanner.client.stream import Hole, ReadBatch, read_page
 from lanner.errors import GroupExpired, LannerError, ServiceUnavailable, ValidationError
 from lanner.model import BEGIN_AGAIN, Message, TopicPartition, check_name
 from lanner.wire.messages import (
-    Command,
     Committed,
-    CommittedReply,
     Offsets,
-    OffsetsReply,
     PartitionOffsets,
 )
 
@@ -135,7 +132,7 @@ class Reader:
         if self.group is None:
             return {}
         request = Committed(self.group, self.topic)
-        reply, _ = await self._brokers.request(Command.COMMITTED, request, CommittedReply)
+        reply, _ = await self._brokers.request(request)
         return reply.offsets
 
     def _changed(self, topic: str) -> None:
@@ -163,7 +160,7 @@ class Reader:
             self._growing = None
 
     async def _bounds(self, time_ms: int) -> dict[int, PartitionOffsets]:
-        reply, _ = await self._brokers.request(Command.OFFSETS, Offsets(self.topic, time_ms), OffsetsReply)
+        reply, _ = await self._brokers.request(Offsets(self.topic, time_ms))
         return {found.partition: found for found in reply.partitions}
 
     async def _starts(

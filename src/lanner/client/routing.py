@@ -37,7 +37,7 @@ from lanner.errors import (
     from_wire,
 )
 from lanner.model import check_name
-from lanner.wire.messages import Command, Metadata, MetadataReply, TopicInfo
+from lanner.wire.messages import Metadata, TopicInfo
 
 REFRESH_S: Final = 30.0
 TOPICS_KEPT_MAX: Final = 10_000
@@ -203,9 +203,7 @@ class Routing:
                 asked_at = self._asked_at = time.monotonic()
                 try:
                     reply, _ = await self._brokers.request(
-                        Command.METADATA,
                         Metadata(topics),
-                        MetadataReply,
                         timeout_ms=_LOOKUP_MS,
                         attempt_ms=_ATTEMPT_MS,
                     )
@@ -294,7 +292,7 @@ class Routing:
         code = TopicNotFound.code
         for attempt in range(_LOOKS):
             asked_at = time.monotonic()
-            reply, _ = await self._brokers.request(Command.METADATA, Metadata([topic], create), MetadataReply)
+            reply, _ = await self._brokers.request(Metadata([topic], create))
             self._brokers.learn(reply.brokers)
             for found in reply.topics:
                 if found.name == topic:

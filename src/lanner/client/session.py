@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, Generic
 
 from lanner import limits
 from lanner.errors import (
@@ -31,7 +31,7 @@ from lanner.net.backoff import FIRST_S, MOST_S, Backoff
 from lanner.net.connector import ClientLink, PollInFlight, open_connection
 from lanner.net.waiters import Waiters, answer_to
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Command, Control, Empty, Poll
+from lanner.wire.messages import AnswerT, Asked, Command, Empty, Poll, Polled, Settled
 
 DEFAULT_PORT: Final = 7400
 TIMEOUT_MS: Final = 30_000
@@ -43,9 +43,8 @@ _SUSPECT_S: Final = 0.5  # without an answer to the probe: others are asked firs
 _SILENT_S: Final = 2.0  # and by then the connection is given up
 
 Address = tuple[str, int]
-Outcome = Reply | LannerError
-Callback = Callable[[Outcome], None]
-ControlT = TypeVar("ControlT", bound=Control)
+Outcome = Reply[AnswerT] | LannerError
+Callback = Callable[[Outcome[AnswerT]], None]
 
 SCHEME: Final = "lanner://"
 
@@ -73,7 +72,7 @@ def parse_addresses(text: str | Iterable[str]) -> list[Address]:
     return addresses
 
 
-class _Asked:
+class _Asked(Generic[AnswerT]):
     """A request in flight, until its future or its deadline answers it."""
 
     __slots__ = ("asked", "callback", "deadline", "future", "link")
@@ -81,10 +80,10 @@ class _Asked:
     def __init__(
         self,
         link: ClientLink,
-        future: asyncio.Future[Reply],
-        callback: Callback,
+        future: asyncio.Future[Reply[AnswerT]],
+        callback: Callback[AnswerT],
         deadline: float,
-        asked: dict[_Asked, None],
+        asked: dict[_Asked[Any], None],
     ) -> None:
         self.link = link
         self.future = future
@@ -92,7 +91,7 @@ class _Asked:
         self.deadline = deadline
         self.asked = asked
 
-    def answered(self, future: asyncio.Future[Reply]) -> None:
+    def answered(self, future: asyncio.Future[Reply[AnswerT]]) -> None:
         if self.asked.pop(self, self) is self:
             return  # the deadline came first
         if future.cancelled():
@@ -132,14 +131,14 @@ class Session:
         self._client_name = client_name
         self._token = token or ""
         self._link: ClientLink | None = None
-        self._asked: dict[_Asked, None] = {}
+        self._asked: dict[_Asked[Any], None] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
         self._tried = Waiters()  # for it to be up, or not to be
         self._last_failure: LannerError | None = None
         self._inflight_max = limits.CONNECTION_INFLIGHT_MAX
         self._hurried = asyncio.Event()  # since the last attempt to connect began
-        self._probe: asyncio.Future[Reply] | None = None
+        self._probe: asyncio.Future[Reply[Empty]] | None = None
         self._probed_at = 0.0
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
@@ -286,9 +285,9 @@ class Session:
     def call(
         self,
         command: Command,
-        control: Control,
+        control: Asked[AnswerT],
         bulk: Sequence[bytes | memoryview],
-        callback: Callback,
+        callback: Callback[AnswerT],
         timeout_ms: float | None = None,
     ) -> None:
         """Ask now. The callback gets the reply or the error; at once when there is no connection."""
@@ -303,7 +302,7 @@ class Session:
             return
         self._expect(link, future, callback, timeout_ms)
 
-    def poll(self, control: Poll, polled: Callback, settled: Callback, timeout_ms: float) -> None:
+    def poll(self, control: Poll, polled: Callback[Polled], settled: Callback[Settled], timeout_ms: float) -> None:
         """Ask for leases. The settles that ride on it are answered to `settled`, before and apart."""
         link = self._link
         if link is None or not link.is_open:
@@ -317,7 +316,11 @@ class Session:
         self._expect(link, flight.polled, polled, timeout_ms)
 
     def _expect(
-        self, link: ClientLink, future: asyncio.Future[Reply], callback: Callback, timeout_ms: float | None
+        self,
+        link: ClientLink,
+        future: asyncio.Future[Reply[AnswerT]],
+        callback: Callback[AnswerT],
+        timeout_ms: float | None,
     ) -> None:
         self.used_at = self._loop.time()
         deadline = self.used_at + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -327,9 +330,9 @@ class Session:
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
-    async def ask(self, command: Command, control: Control, timeout_ms: float | None = None) -> Outcome:
+    async def ask(self, command: Command, control: Asked[AnswerT], timeout_ms: float | None = None) -> Outcome[AnswerT]:
         """Ask once and wait for what comes of it."""
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+        future: asyncio.Future[Outcome[AnswerT]] = self._loop.create_future()
         self.call(command, control, (), answer_to(future), timeout_ms)
         return await future
 
@@ -365,7 +368,7 @@ class Session:
             self._probe.add_done_callback(_observe)
 
 
-def _observe(future: asyncio.Future[Reply]) -> None:
+def _observe(future: asyncio.Future[Reply[Empty]]) -> None:
     """Whether a probe failed is seen by the connection that ended."""
     if not future.cancelled():
         future.exception()

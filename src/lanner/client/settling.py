@@ -22,7 +22,7 @@ from lanner.client.session import Outcome, Session
 from lanner.errors import LannerError, LeaseLost, NotLeader, PartitionNotFound, from_wire
 from lanner.net.backoff import Backoff
 from lanner.net.waiters import Waiters
-from lanner.wire.messages import Command, Release, Settle, SettledItem, SettleItem
+from lanner.wire.messages import Command, Release, Settle, Settled, SettledItem, SettleItem
 
 _PAUSE_S: Final = 0.1
 _ITEM_BYTES: Final = 48  # of a settle in a request, at most, besides its reason
@@ -166,7 +166,7 @@ class SettleQueue:
 
     # ------------------------------------------------------------------ answers
 
-    def answered(self, pieces: Sequence[Piece], session: Session, outcome: Outcome) -> None:
+    def answered(self, pieces: Sequence[Piece], session: Session, outcome: Outcome[Settled]) -> None:
         """A broker's answer to these, in order; or why there is none."""
         if isinstance(outcome, LannerError):
             self._failed(pieces, session, outcome)

@@ -18,7 +18,7 @@ from lanner.client.topic_queue import TopicQueue
 from lanner.errors import LannerError, NotFoundError
 from lanner.net.waiters import answer_to
 from lanner.wire.connection import Reply
-from lanner.wire.messages import BestPriority, Command
+from lanner.wire.messages import BestPriority, BestPriorityFound, Command, Polled
 
 _ROUND_S: Final = 5.0  # so long a broker is asked to wait
 _PATIENCE_S: Final = 0.5  # with a broker that keeps the others waiting
@@ -39,13 +39,13 @@ class SeveralTopics:
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[_Look, asyncio.Future[Outcome]] = {}
+        self._waiting: dict[_Look, asyncio.Future[Outcome[BestPriorityFound]]] = {}
         self._turn = 0
         self._missing = False  # something could not be asked in this round
 
     async def poll(
         self, queues: Sequence[TopicQueue], max_messages: int, wait_ms: int
-    ) -> tuple[TopicQueue, list[Reply]] | None:
+    ) -> tuple[TopicQueue, list[Reply[Polled]]] | None:
         """The replies for one of these topics; None when the wait is over."""
         deadline = self._loop.time() + wait_ms / 1000
         urgent = await self._look(queues)
@@ -69,7 +69,7 @@ class SeveralTopics:
 
     async def _look(self, queues: Sequence[TopicQueue]) -> dict[TopicQueue, int]:
         """The most urgent lane of each topic that has something now."""
-        asked: dict[_Look, asyncio.Future[Outcome]] = {}
+        asked: dict[_Look, asyncio.Future[Outcome[BestPriorityFound]]] = {}
         for look in await self._looks(queues):
             waiting = self._waiting.get(look)
             if waiting is None:
@@ -120,14 +120,14 @@ class SeveralTopics:
             del self._waiting[look]  # its partitions are others by now
         return looks
 
-    def _ask(self, look: _Look, wait_ms: int) -> asyncio.Future[Outcome]:
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+    def _ask(self, look: _Look, wait_ms: int) -> asyncio.Future[Outcome[BestPriorityFound]]:
+        future: asyncio.Future[Outcome[BestPriorityFound]] = self._loop.create_future()
         wanted = look.queue.poller.wanted
         call = BestPriority(wanted.group, wanted.topic, list(look.partitions), wait_ms, wanted.start)
         look.session.call(Command.BEST_PRIORITY, call, (), answer_to(future), wait_ms + _ANSWER_MS)
         return future
 
-    def _urgent(self, asked: dict[_Look, asyncio.Future[Outcome]]) -> dict[TopicQueue, int]:
+    def _urgent(self, asked: dict[_Look, asyncio.Future[Outcome[BestPriorityFound]]]) -> dict[TopicQueue, int]:
         urgent: dict[TopicQueue, int] = {}
         for look, future in asked.items():
             if not future.done():

@@ -43,6 +43,7 @@ from lanner.net.clock import now_ms
 from lanner.net.waiters import answer_to
 from lanner.wire.messages import Command
 from lanner.wire.staging import Stage
+from lanner.wire.staging import Staged as StagedReply
 
 CODECS: Final = {"none": batch.Codec.NONE, "lz4": batch.Codec.LZ4, "zstd": batch.Codec.ZSTD}
 BATCH_BYTES: Final = 512 * limits.KIB
@@ -363,9 +364,9 @@ class StageWriter:
         await session.wait_until_tried(min(deadline, self._loop.time() + _CONNECTING_S))
         left_ms = (deadline - self._loop.time()) * 1000
         window = list(islice(lane.waiting, _WINDOW))
-        answers: list[asyncio.Future[Outcome]] = []
+        answers: list[asyncio.Future[Outcome[StagedReply]]] = []
         for place, data in enumerate(window):
-            answer: asyncio.Future[Outcome] = self._loop.create_future()
+            answer: asyncio.Future[Outcome[StagedReply]] = self._loop.create_future()
             answers.append(answer)
             session.call(Command.STAGE, self._named(lane, lane.first + place), (data,), answer_to(answer), left_ms)
         for data, outcome in zip(window, await asyncio.gather(*answers), strict=True):

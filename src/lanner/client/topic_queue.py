@@ -12,7 +12,7 @@ from lanner.client.routing import Routing
 from lanner.client.settling import SettleQueue
 from lanner.errors import ValidationError
 from lanner.wire.connection import Reply
-from lanner.wire.messages import SettleItem, SettleKind
+from lanner.wire.messages import Polled, SettleItem, SettleKind
 
 
 class TopicQueue:
@@ -46,7 +46,7 @@ class TopicQueue:
                 )
         return self.settles.add(items)
 
-    def give_back(self, reply: Reply) -> None:
+    def give_back(self, reply: Reply[Polled]) -> None:
         """Leases came for a call that is over: others may have the messages at once."""
         items = [
             SettleItem(one.partition, one.token, part.first_offset, part.count, SettleKind.NACK, 0, "")

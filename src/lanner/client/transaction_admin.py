@@ -5,8 +5,6 @@ from __future__ import annotations
 from lanner.client.brokers import Brokers
 from lanner.errors import NotFoundError, TransactionBusy
 from lanner.model import check_name
-from lanner.wire.administration import CountReply
-from lanner.wire.messages import Command
 from lanner.wire.staging import (
     CommitPhase,
     CommitState,
@@ -27,13 +25,13 @@ class TransactionAdmin:
     async def transactions(self, *, open_only: bool = False, after: str = "", limit: int = 100) -> TransactionList:
         """A page of them by name: who owns each, what it has committed, and the try that is under way."""
         asked = ListTransactions("", open_only, after, limit)
-        found, _ = await self._session.request(Command.LIST_TRANSACTIONS, asked, TransactionList)
+        found, _ = await self._session.request(asked)
         return found
 
     async def transaction(self, transaction: str) -> TransactionState:
         """One of them, with how its latest commits ended and who is awaited in the one under way."""
         asked = ListTransactions(check_name(transaction, "transaction"))
-        found, _ = await self._session.request(Command.LIST_TRANSACTIONS, asked, TransactionList)
+        found, _ = await self._session.request(asked)
         if not found.transactions:
             raise NotFoundError(
                 f"there is no transaction {transaction!r}; it may be forgotten", transaction=transaction
@@ -48,7 +46,7 @@ class TransactionAdmin:
         if row.open.phase == CommitPhase.COMMITTED:
             return CommitState(row.open.phase, row.open.token)
         asked = End(transaction, row.owner, row.open.commit_id)
-        state, _ = await self._session.request(Command.END, asked, CommitState)
+        state, _ = await self._session.request(asked)
         return state
 
     async def clear_forgotten_transactions(self) -> int:
@@ -56,7 +54,7 @@ class TransactionAdmin:
 
         Only for when there are too many of them, and no late repeat is to be feared.
         """
-        found, _ = await self._session.request(Command.FORGET, Forget([], hashes=True), CountReply)
+        found, _ = await self._session.request(Forget([], hashes=True))
         return found.count
 
     async def forget_transaction(self, transaction: str) -> None:
@@ -64,6 +62,6 @@ class TransactionAdmin:
         row = await self.transaction(transaction)
         if row.open is not None:
             raise TransactionBusy(f"transaction {transaction!r} has a commit under way: abort it, or wait for its end")
-        found, _ = await self._session.request(Command.FORGET, Forget([transaction]), CountReply)
+        found, _ = await self._session.request(Forget([transaction]))
         if not found.count:
             raise TransactionBusy(f"transaction {transaction!r} was used a moment ago; it is not forgotten")

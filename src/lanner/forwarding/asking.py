@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Final, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from lanner.calls import Answer, Bulk, Fresh, Identity, Part, Repeat, Row, Where, row_of
+from lanner.calls import Answer, Bulk, Fresh, Identity, Part, Repeat, Row, Ways, Where, row_of
 from lanner.calls.merging import UNANSWERED as UNANSWERED
+from lanner.calls.rows import CallT
 from lanner.errors import GroupNotFound, LannerError, NotLeader
 from lanner.forwarding.checks import chosen_partitions
 from lanner.forwarding.ports import Here, Hops, KnownTopic, Map
@@ -29,7 +30,6 @@ from lanner.net.backoff import Backoff
 from lanner.wire.messages import AnswerT, Call
 
 Result = TypeVar("Result")
-Way = Callable[[Identity, Any], Awaitable[Answer[Any]]]
 
 DEADLINE_MS: Final = 10_000
 WAITING_MAX: Final = 256  # calls that wait at other brokers: these hold only so many of ours
@@ -120,11 +120,11 @@ class Asking:
         self._hops = hops
         self._loop = asyncio.get_running_loop()
         self.forwarded = 0  # calls that another broker was asked to serve
-        self.ways: Mapping[type[Call[Any]], Way] = {}
+        self.ways: Ways = {}
         self._name = secrets.token_hex(8)  # under which calls without an identity of their own are numbered
         self._numbers = itertools.count()
         self._waiting = 0  # calls that wait at other brokers
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[object]] = set()
 
     # ------------------------------------------------------------------ the call itself
 
@@ -204,7 +204,7 @@ class Asking:
             raise course.absent
         return course.parts
 
-    def _may_repeat(self, row: Row[Any, Any], error: LannerError) -> bool:
+    def _may_repeat(self, row: Row[Call[AnswerT], AnswerT], error: LannerError) -> bool:
         """Whether a call may be asked again that was not answered: what was refused before anything was done always,
         anything else if its row lets it."""
         if self._here.draining and row.missed is None:
@@ -235,7 +235,7 @@ class Asking:
         here, leader_of = self._map.node_id, self._map.leader_of
         return not here or any(leader_of(topic.set_ids[partition]) != here for partition in partitions)
 
-    async def hear(self, row: Row[Any, Any], call: Call[Any]) -> None:
+    async def hear(self, row: Row[CallT, AnswerT], call: CallT) -> None:
         """Know as much of the metadata as the row asks for."""
         fresh = row.fresh_of(call)
         if fresh is Fresh.LATEST:

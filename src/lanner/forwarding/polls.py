@@ -20,7 +20,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -367,7 +367,7 @@ class ForwardedPolls(Asking):
                 own.append(asyncio.ensure_future(self._here.handle(call)))
             else:
                 watched.append(self._watches.join(node_id, wanted.topic, wanted.group, mine))
-        waiting: list[asyncio.Future[Any]] = [*own, *watched]
+        waiting: list[asyncio.Future[Answer[BestPriorityFound]] | asyncio.Future[int]] = [*own, *watched]
         self._sleepers.add(drained)
         try:
             done, _ = await asyncio.wait([*waiting, drained], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from lanner import limits
 from lanner.net.clock import now_ms as wall_ms
 from lanner.wire.members import Heartbeat, LeaveGroup
-from lanner.wire.messages import BestPriority, Call, Commit, Fetch, Poll
+from lanner.wire.messages import AnyCall, BestPriority, Commit, Fetch, Poll
 
 
 class Use(NamedTuple):
@@ -29,7 +29,7 @@ class Use(NamedTuple):
 
 
 _new = tuple.__new__  # a named tuple's own takes several times as long, and there is one for each call
-_NOTED: Final[dict[type[Call[Any]], Callable[[Any], Use]]] = {
+_NOTED: Final[dict[type[AnyCall], Callable[[Any], Use]]] = {
     Poll: lambda call: _new(Use, (call.group, call.topic, call.member, call.member_id)),
     Commit: lambda call: _new(Use, (call.group, call.topic, call.reader, call.member_id)),
     Fetch: lambda call: _new(Use, (call.group, call.topic, "", call.member_id)),  # of a member; others name no group
@@ -56,11 +56,11 @@ class Client:
         """Take the name that the client gives itself."""
         self.name = name[: limits.NAME_LENGTH_MAX]
 
-    def note(self, call: Call[Any]) -> None:
+    def note(self, call: AnyCall) -> None:
         """Remember which group a call uses, if it uses one."""
         use_of = _NOTED.get(type(call))
         if use_of is None:
-            if type(call) is LeaveGroup:
+            if isinstance(call, LeaveGroup):
                 self._forget(call)
             return
         use, uses = use_of(call), self.uses

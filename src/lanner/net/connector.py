@@ -17,7 +17,7 @@ from lanner.errors import ConnectionLost, LannerError
 from lanner.net.link import Link
 from lanner.net.waiters import Waiters
 from lanner.wire.connection import ClientConnection, Reply
-from lanner.wire.messages import Command, Control, Empty, HelloReply, PeerHello, Poll
+from lanner.wire.messages import AnswerT, Asked, Command, Control, Empty, HelloReply, PeerHello, Poll, Polled, Settled
 from lanner.wire.states import State
 
 CONNECT_TIMEOUT_MS: Final = 10_000
@@ -26,8 +26,8 @@ CONNECT_TIMEOUT_MS: Final = 10_000
 class PollInFlight(NamedTuple):
     """A POLL that was sent: the outcome of the settles it carried (None without any), and its own reply."""
 
-    settled: asyncio.Future[Reply] | None
-    polled: asyncio.Future[Reply]
+    settled: asyncio.Future[Reply[Settled]] | None
+    polled: asyncio.Future[Reply[Polled]]
 
 
 class ClientLink(Link):
@@ -40,11 +40,12 @@ class ClientLink(Link):
     ) -> None:
         super().__init__(ClientConnection())
         self.address = address
-        self.on_orphan: Callable[[Reply], None] | None = None  # gets replies that nobody waits for any more
+        self.on_orphan: Callable[[Reply[Control]], None] | None = None  # gets replies that nobody waits for any more
         self.opened: asyncio.Future[HelloReply] = self._loop.create_future()
         self._greeting = (client, token, peer)
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
-        self._settling: dict[int, asyncio.Future[Reply]] = {}
+        # The connection takes only the answer that belongs to a request; which that is, is typed where it is asked.
+        self._waiting: dict[int, asyncio.Future[Reply[Any]]] = {}
+        self._settling: dict[int, asyncio.Future[Reply[Settled]]] = {}
         self._drained = Waiters()
         self._ping_seconds = idle_ping_ms / 1_000
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -68,15 +69,15 @@ class ClientLink(Link):
         return self._connection.unanswered
 
     def request(
-        self, command: Command, control: Control, bulk: Sequence[bytes | memoryview] = (), caller: str = ""
-    ) -> asyncio.Future[Reply]:
+        self, command: Command, control: Asked[AnswerT], bulk: Sequence[bytes | memoryview] = (), caller: str = ""
+    ) -> asyncio.Future[Reply[AnswerT]]:
         """Ask. The future gives the reply or raises what the broker reported; it may be cancelled at any time.
 
         A `caller` is named where a broker passes on what somebody else asked it."""
         if not self.is_open:
             raise self._loss()
         correlation = self._connection.request(command, control, bulk, caller)
-        future: asyncio.Future[Reply] = self._loop.create_future()
+        future: asyncio.Future[Reply[AnswerT]] = self._loop.create_future()
         self._waiting[correlation] = future
         if not self._flush_due:
             self.flush_soon()
@@ -100,9 +101,9 @@ class ClientLink(Link):
         if not self.is_open:
             raise self._loss()
         correlation = self._connection.request(Command.POLL, control)
-        polled: asyncio.Future[Reply] = self._loop.create_future()
+        polled: asyncio.Future[Reply[Polled]] = self._loop.create_future()
         self._waiting[correlation] = polled
-        settled: asyncio.Future[Reply] | None = None
+        settled: asyncio.Future[Reply[Settled]] | None = None
         if control.settles:
             settled = self._settling[correlation] = self._loop.create_future()
         self.flush_soon()
@@ -159,9 +160,9 @@ class ClientLink(Link):
 
     # ------------------------------------------------------------------ futures
 
-    def _answered(self, reply: Reply) -> None:
+    def _answered(self, reply: Reply[Any]) -> None:
         if reply.command is Command.SETTLE and reply.correlation in self._settling:
-            future = self._settling.pop(reply.correlation)
+            future: asyncio.Future[Reply[Any]] = self._settling.pop(reply.correlation)
         else:
             future = self._waiting.pop(reply.correlation)
         if not future.done():

@@ -174,6 +174,7 @@ class ServerLink(Link):
         if self._connection.is_closed:
             return  # something came behind HELLO that must not, and that was said
         try:
+            assert isinstance(request.control, Hello)
             reply = session.greet(request.control)
         except LannerError as error:
             self._connection.refuse(request, error)

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from lanner import limits
+from lanner.api.ports import Appended
+from lanner.api.ports import Staged as StagedFacts
 from lanner.client.session import Outcome, Session
 from lanner.errors import (
     BadGateway,
@@ -38,8 +40,11 @@ from lanner.errors import (
 from lanner.net.backoff import Backoff
 from lanner.proxy.topology import nobody_leads, without_hint
 from lanner.proxy.upstream import OUTDATED
-from lanner.wire.messages import Command, Publish, Published
+from lanner.wire.messages import Command, Control, Publish, Published
 from lanner.wire.staging import Stage, Staged
+
+Facts = TypeVar("Facts")
+Taken = Callable[[Control], None]
 
 DEADLINE_MS: Final = 10_000
 HELD_BYTES_MAX: Final = limits.UNCOMMITTED_BYTES_MAX_PER_BROKER
@@ -72,19 +77,27 @@ class Places(Protocol):
         """What is known of a topic proved wrong."""
 
 
+class _Awaited(Protocol):
+    """What a client waits for."""
+
+    def done(self) -> bool: ...
+    def set_exception(self, exception: LannerError, /) -> None: ...
+
+
 class _Sending:
     """One batch until its outcome is known."""
 
-    __slots__ = ("call", "data", "deadline", "error", "future", "number", "uncertain")
+    __slots__ = ("call", "data", "deadline", "error", "future", "number", "taken", "uncertain")
 
     def __init__(
-        self, number: int, call: Publish | Stage, data: bytes, deadline: float, future: asyncio.Future[Any]
+        self, number: int, call: Publish | Stage, data: bytes, deadline: float, future: _Awaited, taken: Taken
     ) -> None:
         self.number = number
         self.call = call
         self.data = data
         self.deadline = deadline
         self.future = future
+        self.taken = taken
         self.uncertain = False  # some sending of it may have taken effect
         self.error: LannerError | None = None  # of the last sending
 
@@ -134,8 +147,17 @@ class Lanes:
         self.sent = 0
         self.repeated = 0
 
-    def send(self, call: Publish | Stage, data: bytes | memoryview) -> asyncio.Future[Any]:
+    def publish(self, call: Publish, data: bytes | memoryview) -> asyncio.Future[Appended]:
         """Take a batch; the future gives the leader's answer."""
+        return self._send(call, data, _appended)
+
+    def stage(self, call: Stage, data: bytes | memoryview) -> asyncio.Future[StagedFacts]:
+        """Take a batch of a transaction."""
+        return self._send(call, data, _staged)
+
+    def _send(
+        self, call: Publish | Stage, data: bytes | memoryview, facts_of: Callable[[Control], Facts]
+    ) -> asyncio.Future[Facts]:
         size = len(data)
         if self.held_bytes and self.held_bytes + size > HELD_BYTES_MAX:
             raise Overloaded(
@@ -143,11 +165,14 @@ class Lanes:
                 "little later",
                 retry_after_ms=_RETRY_MS,
             )
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Facts] = self._loop.create_future()
         self.held_bytes += size
         future.add_done_callback(partial(self._let_go, size))
         self._numbers += 1
-        sending = _Sending(self._numbers, call, bytes(data), self._loop.time() + DEADLINE_MS / 1_000, future)
+        deadline = self._loop.time() + DEADLINE_MS / 1_000
+        sending = _Sending(
+            self._numbers, call, bytes(data), deadline, future, lambda answer: future.set_result(facts_of(answer))
+        )
         place = call.topic, call.partition
         lane = self._lanes.get(place)
         if lane is None:
@@ -157,7 +182,7 @@ class Lanes:
             self._pump(place, lane)
         return future
 
-    def _let_go(self, size: int, _: asyncio.Future[Any]) -> None:
+    def _let_go(self, size: int, _: object) -> None:
         self.held_bytes -= size
 
     # ------------------------------------------------------------------ sending
@@ -221,14 +246,14 @@ class Lanes:
     # ------------------------------------------------------------------ outcomes
 
     def _answered(
-        self, place: tuple[str, int], lane: _Lane, session: Session, sending: _Sending, outcome: Outcome
+        self, place: tuple[str, int], lane: _Lane, session: Session, sending: _Sending, outcome: Outcome[Control]
     ) -> None:
         lane.flight -= 1
         if not isinstance(outcome, LannerError):
             lane.hurried = False
             lane.backoff.reset()
             if not sending.future.done():
-                sending.future.set_result(_facts(outcome.control))
+                sending.taken(outcome.control)
         elif self._goes_again(lane, sending, outcome):
             hinted = self._places.failed(*place, session, outcome)
             self._not_taken(place, lane, sending, outcome, hinted=hinted)
@@ -277,10 +302,14 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
 
-def _facts(answer: Published | Staged) -> tuple[Any, ...]:
+def _staged(answer: Control) -> StagedFacts:
     """What a broker's own service gives."""
-    if isinstance(answer, Staged):
-        return answer.number, 0, answer.duplicate
+    assert isinstance(answer, Staged)
+    return answer.number, 0, answer.duplicate
+
+
+def _appended(answer: Control) -> Appended:
+    assert isinstance(answer, Published)
     return answer.base_offset, answer.count, answer.append_ms, answer.duplicate
 
 

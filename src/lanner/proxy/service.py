@@ -192,11 +192,11 @@ class ProxyService(ForwardedPublishes, ForwardedPolls):
 
     def publish(self, identity: Identity, call: Publish, data: bytes | memoryview) -> Pending[Appended]:
         self._at.check(identity, call)
-        return self._lanes.send(call, data)
+        return self._lanes.publish(call, data)
 
     def stage(self, identity: Identity, asked: Stage, data: bytes | memoryview) -> Pending[Staged]:
         self._at.check(identity, asked)
-        return self._lanes.send(asked, data)
+        return self._lanes.stage(asked, data)
 
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         self._at.admit(identity, "publish", [name])

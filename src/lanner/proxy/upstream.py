@@ -213,21 +213,21 @@ class Upstream:
 
     async def _ask(
         self, pool: Brokers, session: Session, call: Call[AnswerT], bulk: Bulk, timeout_ms: float
-    ) -> Outcome:
+    ) -> Outcome[AnswerT]:
         if self.own and session.node_id == self.own:  # it would ask itself, and that one itself again
             return ServiceUnavailable("the list of servers names this proxy itself: name brokers", refused=True)
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+        future: asyncio.Future[Outcome[AnswerT]] = self._loop.create_future()
         tell = answer_to(future)
         if pool in self._waiting:
             tell = self._counted(pool, tell)
         session.call(row_of(call).command, call, bulk, tell, timeout_ms)
         return await future
 
-    def _counted(self, pool: Brokers, tell: Callback) -> Callback:
+    def _counted(self, pool: Brokers, tell: Callback[AnswerT]) -> Callback[AnswerT]:
         """Count a call as waiting until it is answered, also when its caller has gone."""
         self._waiting[pool] += 1
 
-        def answered(outcome: Outcome) -> None:
+        def answered(outcome: Outcome[AnswerT]) -> None:
             self._waiting[pool] -= 1
             tell(outcome)
 
@@ -244,10 +244,9 @@ class Upstream:
         return None
 
 
-def _answer(call: Call[AnswerT], reply: Reply) -> Answer[AnswerT]:
+def _answer(call: Call[AnswerT], reply: Reply[AnswerT]) -> Answer[AnswerT]:
     row = row_of(call)
-    control: AnswerT = reply.control
-    return Answer(control, () if row.sizes is None else list(cut(reply.bulk, row.sizes(control))))
+    return Answer(reply.control, () if row.sizes is None else list(cut(reply.bulk, row.sizes(reply.control))))
 
 
 __all__ = ["DEADLINE_MS", "OUTDATED", "WAITING_MAX", "ManyBrokers", "Upstream"]

@@ -23,7 +23,6 @@ from lanner.spark.log import LOOK_MS, PAGE_BYTES, TopicLog
 from lanner.spark.offsets import Held, Span
 from lanner.spark.options import ReadOptions
 from lanner.wire.dead import DeadBatch, DeadRun, FetchDead, FetchedDead
-from lanner.wire.messages import Command
 
 _log: Final = logging.getLogger("lanner.spark")
 
@@ -80,9 +79,7 @@ class DeadLog(TopicLog):
             span.topic, span.partition, self._group, number, letters_max, PAGE_BYTES, wait_ms, span.incarnation,
             span.group_id,
         )  # fmt: skip
-        return await self._leaders.request(
-            span.topic, span.partition, Command.FETCH_DEAD, asked, FetchedDead, timeout_ms=timeout_ms
-        )
+        return await self._leaders.request(span.topic, span.partition, asked, timeout_ms=timeout_ms)
 
     async def _await_news(self, topic: str, partition: int, end_offset: int, wait_ms: int, lanes: int) -> None:
         await self._fetch(Span(topic, partition, 0, 0), end_offset, 0, wait_ms)

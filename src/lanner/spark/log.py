@@ -27,13 +27,10 @@ from lanner.spark.columns import StoredBatch
 from lanner.spark.offsets import Bound, Held, Span
 from lanner.sync import LoopThread
 from lanner.wire.messages import (
-    Command,
     Committed,
-    CommittedReply,
     Fetch,
     Fetched,
     Metadata,
-    MetadataReply,
     Offsets,
     OffsetsReply,
 )
@@ -91,7 +88,7 @@ class TopicLog:
 
     def names(self, pattern: str) -> list[str]:
         """The topics whose whole name matches a pattern, sorted."""
-        request = self._brokers.request(Command.METADATA, Metadata(), MetadataReply, timeout_ms=LOOK_MS)
+        request = self._brokers.request(Metadata(), timeout_ms=LOOK_MS)
         reply, _ = self._thread.call(request)
         matcher = re.compile(pattern)
         return sorted(topic.name for topic in reply.topics if matcher.fullmatch(topic.name))
@@ -126,7 +123,7 @@ class TopicLog:
 
         async def one(topic: str, request: Offsets) -> tuple[str, OffsetsReply | LannerError]:
             try:
-                reply, _ = await self._brokers.request(Command.OFFSETS, request, OffsetsReply, timeout_ms=LOOK_MS)
+                reply, _ = await self._brokers.request(request, timeout_ms=LOOK_MS)
             except LannerError as error:
                 return topic, error
             return topic, reply
@@ -177,7 +174,7 @@ class TopicLog:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """A group's next offsets; partitions without a commit are absent."""
-        request = self._brokers.request(Command.COMMITTED, Committed(group, topic), CommittedReply, timeout_ms=LOOK_MS)
+        request = self._brokers.request(Committed(group, topic), timeout_ms=LOOK_MS)
         reply, _ = self._thread.call(request)
         return reply.offsets
 

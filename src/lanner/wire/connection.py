@@ -14,7 +14,7 @@ said in one turn of a loop leaves in one write.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, Generic, NamedTuple
 
 import msgspec
 
@@ -35,13 +35,16 @@ from lanner.wire.messages import (
     ERROR,
     PROTOCOL_VERSION,
     REPLY,
+    AnswerT_co,
     Call,
     Command,
     Control,
+    Empty,
     ErrorReply,
     Hello,
     HelloReply,
     PeerHello,
+    Poll,
     Settled,
 )
 from lanner.wire.peers import Forward
@@ -53,7 +56,6 @@ ERROR_MESSAGE_LENGTH_MAX: Final = 4_000
 
 # Looked up on its class for every frame, a member costs as much as a call.
 _HELLO: Final = Command.HELLO
-_POLL: Final = Command.POLL
 _FORWARD: Final = Command.FORWARD
 _STEP_REQUEST: Final = Step.REQUEST
 _STEP_ANSWER: Final = Step.ANSWER
@@ -67,7 +69,7 @@ _ERROR: Final = Answer.ERROR
 _BEFORE_HELLO: Final = {int(Command.HELLO): "HELLO"}
 _BEFORE_WELCOME: Final = {Command.HELLO | REPLY: "the reply to HELLO", ERROR: "an error"}
 
-_Decoder = msgspec.msgpack.Decoder[Any]
+_Decoder = msgspec.msgpack.Decoder[Control]
 _REQUESTS: Final[dict[int, tuple[Command, _Decoder, bool]]] = {
     int(command): (command, msgspec.msgpack.Decoder(exchange.request), exchange.request_bulk)
     for command, exchange in EXCHANGES.items()
@@ -81,8 +83,9 @@ _SETTLE_REPLY: Final = _REPLY_CODES[Command.SETTLE]
 _ANSWERS: Final[dict[Command, dict[int, Answer]]] = {
     command: {code: _REPLY, ERROR: _ERROR} for command, code in _REPLY_CODES.items()
 }
-_ANSWERS[_POLL][_SETTLE_REPLY] = _SETTLED
+_ANSWERS[Command.POLL][_SETTLE_REPLY] = _SETTLED
 _FIRST_PHASES: Final = {command: Phase.ASKED if exchange.answered else _TOLD for command, exchange in EXCHANGES.items()}
+_WELCOMES: Final = msgspec.msgpack.Decoder(HelloReply)
 _ERRORS: Final = msgspec.msgpack.Decoder(ErrorReply)
 _NO_BULK: Final = memoryview(b"")
 
@@ -92,19 +95,19 @@ class Request(msgspec.Struct):
 
     command: Command
     correlation: int
-    control: Any
+    control: Control
     bulk: memoryview
     control_bytes: int = 0  # of the control part, as it came
     phase: Phase = Phase.ASKED  # what it may still be answered with
     caller: str = ""  # who made the call that another broker passes on; empty: its sender
 
 
-class Reply(NamedTuple):
+class Reply(NamedTuple, Generic[AnswerT_co]):
     """A reply as the client sees it. For a POLL that carried settles, one of command SETTLE comes first."""
 
     correlation: int
     command: Command
-    control: Any
+    control: AnswerT_co
     bulk: memoryview
 
 
@@ -115,8 +118,8 @@ class Failure(NamedTuple):
     error: LannerError
 
 
-def _first_phase(command: Command, control: Any) -> Phase:
-    return _SETTLING if command is _POLL and control.settles else _FIRST_PHASES[command]
+def _first_phase(command: Command, control: Control) -> Phase:
+    return _SETTLING if type(control) is Poll and control.settles else _FIRST_PHASES[command]
 
 
 def error_reply(error: LannerError) -> ErrorReply:
@@ -310,14 +313,13 @@ class ServerConnection(_Connection):
             control = decoder.decode(frame.control)
         except DECODE_ERRORS as error:
             raise explain(command.name, EXCHANGES[command].request, error) from None
-        if command is _FORWARD:
+        if type(control) is Forward:
             return self._open_envelope(frame, control)
-        if command is _HELLO:
+        if type(control) is Hello:
             _check_versions(control)
         # Without bulk nothing of the frame is kept: its bytes go once they are decoded.
         bulk = frame.bulk if takes_bulk else _NO_BULK
-        phase = _first_phase(command, control)
-        return Request(command, frame.correlation, control, bulk, len(frame.control), phase)
+        return Request(command, frame.correlation, control, bulk, len(frame.control), _first_phase(command, control))
 
     def _open_envelope(self, frame: Frame, envelope: Forward) -> Request:
         """The call that another broker passes on, as if its caller had sent it."""
@@ -334,7 +336,7 @@ class ServerConnection(_Connection):
         if command is not None:
             error.details.setdefault("command", command.name)
         if isinstance(error, UnsupportedVersion):
-            self.refuse(Request(_HELLO, frame.correlation, None, _NO_BULK), error)
+            self.refuse(Request(_HELLO, frame.correlation, Empty(), _NO_BULK), error)
         elif self.state is not State.OPEN or (command is not None and _FIRST_PHASES[command] is _TOLD):
             self.end(error)
         else:
@@ -398,7 +400,7 @@ class ClientConnection(_Connection):
             raise LocalProtocolError(f"{command.name} with {kind} is nothing to tell without an answer")
         self._put(encode_frame(command, CONNECTION_LEVEL, control, bulk))
 
-    def receive(self, data: bytes) -> list[Reply | Failure]:
+    def receive(self, data: bytes) -> list[Reply[Control] | Failure]:
         """The replies that `data` completes. Look at `is_closed` afterwards: then `failure` holds for all the rest."""
         if self.is_closed:
             return []
@@ -407,7 +409,7 @@ class ClientConnection(_Connection):
         except ProtocolError as error:
             self.close(error)
             return []
-        replies: list[Reply | Failure] = []
+        replies: list[Reply[Control] | Failure] = []
         for frame in frames:
             try:
                 event = self._understand(frame)
@@ -435,7 +437,7 @@ class ClientConnection(_Connection):
         self._asked[correlation] = command, _first_phase(command, control)
         return correlation
 
-    def _understand(self, frame: Frame) -> Reply | Failure | None:
+    def _understand(self, frame: Frame) -> Reply[Control] | Failure | None:
         """Read an answer out of a frame; raise what ends the connection: it answers nothing, or it refuses HELLO."""
         command, phase = self._asked.get(frame.correlation, (None, _ANSWERED))
         if command is None:
@@ -472,7 +474,7 @@ class ClientConnection(_Connection):
             self._step(Step.REFUSAL, RemoteProtocolError)
             raise error
         try:
-            reply: HelloReply = _REPLIES[frame.command][1].decode(frame.control)
+            reply = _WELCOMES.decode(frame.control)
         except DECODE_ERRORS as error:
             raise explain("the reply to HELLO", HelloReply, error) from None
         if reply.version not in VERSIONS:

@@ -49,13 +49,21 @@ class Control(msgspec.Struct, metaclass=_ControlType, array_like=True, frozen=Tr
 
 
 AnswerT = TypeVar("AnswerT", bound=Control)
+AnswerT_co = TypeVar("AnswerT_co", bound=Control, covariant=True)
 
 
-class Call(Control, Generic[AnswerT]):
-    """A request to a broker that names the struct of its answer: `class Settle(Call["Settled"])`."""
+class Asked(Control, Generic[AnswerT_co]):
+    """A request that names the struct of its answer."""
 
 
-class Empty(Control):
+class Call(Asked[AnswerT_co], Generic[AnswerT_co]):
+    """One that a broker serves for its callers: `class Settle(Call["Settled"])`."""
+
+
+AnyCall = Call[Control]
+
+
+class Empty(Asked["Empty"]):
     """A control part with nothing to say (PING, replies that only confirm)."""
 
 

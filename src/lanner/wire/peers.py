@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, field
 
 from lanner import limits
-from lanner.wire.messages import Address, Control, Name, Number
+from lanner.wire.messages import Address, Asked, Control, Name, Number
 
 
 class Founder(Control):
@@ -22,7 +22,7 @@ class Founder(Control):
     feature_max: Number = 1
 
 
-class PeerInfo(Control):
+class PeerInfo(Asked["PeerInfoReply"]):
     """Who are you, and which cluster do you belong to? Asked while a cluster is founded or joined.
 
     With `join` set, the asker wants to be registered under what it says of itself."""
@@ -51,7 +51,7 @@ class Forward(Control):
     call: Raw  # its control part
 
 
-class Propose(Control):
+class Propose(Asked["Proposed"]):
     """Bulk: one command of the metadata machine, for the broker that leads it."""
 
 

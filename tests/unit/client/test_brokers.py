@@ -14,7 +14,7 @@ from lanner.client import session as session_module
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.errors import ConnectionLost, NotLeader, ServiceUnavailable
-from lanner.wire.administration import CreateTopic, TopicDescription
+from lanner.wire.administration import DeleteTopic
 from lanner.wire.messages import BrokerInfo, Command, Empty, MetadataReply
 
 
@@ -62,8 +62,8 @@ async def test_a_question_for_anybody_goes_on_to_another_broker(cluster: Any) ->
     assert first is not None
     await cluster.brokers[first.node_id].stop()
     async with asyncio.timeout(3):
-        await brokers.request(Command.PING, Empty(), Empty)
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
+        await brokers.request(Empty())
     second = brokers.any_up()
     assert second is not None
     assert second is not first
@@ -78,7 +78,7 @@ async def test_a_broker_that_stays_silent_is_given_up_for_another(cluster: Any) 
     assert first is not None
     cluster.brokers[first.node_id].silent = True
     async with asyncio.timeout(3):
-        await brokers.request(Command.PING, Empty(), Empty, attempt_ms=300)
+        await brokers.request(Empty(), attempt_ms=300)
     await closed(brokers, routing)
 
 
@@ -99,10 +99,10 @@ async def test_what_may_have_taken_effect_is_not_asked_at_another_broker(cluster
     brokers, routing = await opened(cluster.address)
     await routing.route("t")
     for broker in cluster.brokers.values():
-        broker.answers[Command.CREATE_TOPIC] = lambda control, request, broker=broker: broker.HANG_UP
+        broker.answers[Command.DELETE_TOPIC] = lambda control, request, broker=broker: broker.HANG_UP
     with pytest.raises(ConnectionLost):
-        await brokers.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription, repeatable=False)
-    assert sum(len(asked) for asked in cluster.of(Command.CREATE_TOPIC).values()) == 1
+        await brokers.request(DeleteTopic("t"))
+    assert sum(len(asked) for asked in cluster.of(Command.DELETE_TOPIC).values()) == 1
     await closed(brokers, routing)
 
 
@@ -137,7 +137,7 @@ async def test_sessions_that_nobody_needs_are_closed(cluster: Any, monkeypatch: 
     await second.wait_until_tried(asyncio.get_running_loop().time() + 3)
     async with asyncio.timeout(5):
         while not second.is_closed:
-            await brokers.request(Command.PING, Empty(), Empty)
+            await brokers.request(Empty())
             await asyncio.sleep(0.02)
     assert brokers.is_up
     await closed(brokers, routing)
@@ -182,7 +182,7 @@ async def test_the_addresses_given_are_tried_again_when_all_known_brokers_are_go
     assert first is not None
     await cluster.brokers[first.node_id].stop()
     async with asyncio.timeout(5):
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
     await closed(brokers, routing)
 
 
@@ -192,7 +192,7 @@ async def test_nobody_in_reach_is_said_at_the_deadline(cluster: Any) -> None:
     await cluster.stop()
     await cluster.brokers["n1"].until(lambda: not brokers.is_up)
     with pytest.raises((ConnectionLost, ServiceUnavailable)):
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
     await closed(brokers, routing)
 
 

@@ -30,7 +30,7 @@ async def leaders(cluster: Any) -> AsyncIterator[Leaders]:
 
 
 async def fetch(leaders: Leaders, partition: int, **options: Any) -> int:
-    reply, _ = await leaders.request("t", partition, Command.FETCH, Fetch("t", partition, 0), Fetched, **options)
+    reply, _ = await leaders.request("t", partition, Fetch("t", partition, 0), **options)
     return reply.end_offset
 
 

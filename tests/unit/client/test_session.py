@@ -18,7 +18,7 @@ from lanner.errors import (
     TopicExists,
     ValidationError,
 )
-from lanner.wire.administration import CreateTopic, TopicDescription
+from lanner.wire.administration import CreateTopic, DeleteTopic
 from lanner.wire.messages import Command, Empty
 
 
@@ -65,7 +65,7 @@ async def test_a_lost_connection_is_reopened_and_the_request_asked_again(broker:
     await brokers.open()
     answers = iter([broker.HANG_UP, Overloaded("busy", retry_after_ms=1), Empty()])
     broker.answers[Command.PING] = lambda control, request: next(answers)
-    await brokers.request(Command.PING, Empty(), Empty)
+    await brokers.request(Empty())
     assert sole(brokers).reconnects == 1
     assert len(broker.of(Command.PING)) == 3
     await brokers.close()
@@ -75,13 +75,13 @@ async def test_what_must_not_be_repeated_is_not_unless_it_surely_had_no_effect(b
     brokers = Brokers(broker.address)
     await brokers.open()
     answers = iter([Overloaded(), broker.HANG_UP])
-    broker.answers[Command.CREATE_TOPIC] = lambda control, request: next(answers)
+    broker.answers[Command.DELETE_TOPIC] = lambda control, request: next(answers)
     with pytest.raises(ConnectionLost):
-        await brokers.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription, repeatable=False)
-    assert len(broker.of(Command.CREATE_TOPIC)) == 2
+        await brokers.request(DeleteTopic("t"))
+    assert len(broker.of(Command.DELETE_TOPIC)) == 2
     broker.answers[Command.CREATE_TOPIC] = lambda control, request: TopicExists()
     with pytest.raises(TopicExists):
-        await brokers.request(Command.CREATE_TOPIC, CreateTopic("t"), TopicDescription)
+        await brokers.request(CreateTopic("t"))
     await brokers.close()
 
 
@@ -90,7 +90,7 @@ async def test_silence_ends_at_the_deadline(broker: Any) -> None:
     await brokers.open()
     broker.answers[Command.PING] = lambda control, request: None
     with pytest.raises(DeadlineExceeded, match="may still take effect"):
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
     assert brokers.is_up
     await brokers.close()
 
@@ -100,7 +100,7 @@ async def test_a_retry_is_not_begun_that_cannot_end_in_time(broker: Any) -> None
     await brokers.open()
     broker.answers[Command.PING] = lambda control, request: Overloaded("busy", retry_after_ms=60_000)
     with pytest.raises(Overloaded):
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
     await brokers.close()
 
 
@@ -115,7 +115,7 @@ async def test_a_call_without_a_connection_says_that_nothing_was_sent(broker: An
     assert outcomes[0].details["sent"] is False
     assert sole(brokers).room == 0
     with pytest.raises(LannerError, match="no connection to"):
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
     await brokers.close()
 
 
@@ -126,7 +126,7 @@ async def test_reconnecting_goes_on_until_the_broker_is_back(broker: Any) -> Non
     brokers.on_up.append(lambda one: noticed.append(one.is_up))
     await broker.stop()
     await broker.until(lambda: not brokers.is_up)
-    asking = asyncio.ensure_future(brokers.request(Command.PING, Empty(), Empty))
+    asking = asyncio.ensure_future(brokers.request(Empty()))
     await asyncio.sleep(0.15)
     await broker.restart()
     await asking
@@ -138,13 +138,13 @@ async def test_closing_fails_what_is_in_flight_and_what_comes_later(broker: Any)
     brokers = Brokers(broker.address)
     await brokers.open()
     broker.answers[Command.PING] = lambda control, request: None
-    asking = asyncio.ensure_future(brokers.request(Command.PING, Empty(), Empty))
+    asking = asyncio.ensure_future(brokers.request(Empty()))
     await broker.until(lambda: len(broker.of(Command.PING)) == 1)
     await brokers.close()
     with pytest.raises(LannerError):
         await asking
     with pytest.raises(ServiceUnavailable, match="closed on this side"):
-        await brokers.request(Command.PING, Empty(), Empty)
+        await brokers.request(Empty())
 
 
 async def test_requests_in_flight_stay_within_what_the_broker_allows(broker: Any) -> None:

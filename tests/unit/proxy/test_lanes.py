@@ -96,7 +96,7 @@ def stored(offset: int) -> Published:
 
 
 def send(lanes: Lanes, *values: bytes, topic: str = "orders") -> list[asyncio.Future[Any]]:
-    return [lanes.send(Publish(topic, 0), value) for value in values]
+    return [lanes.publish(Publish(topic, 0), value) for value in values]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -281,7 +281,7 @@ async def test_batches_in_hand_have_one_budget_and_one_alone_always_fits(monkeyp
 async def test_stages_go_the_same_way() -> None:
     broker = Broker()
     lanes = Lanes(Map(broker))
-    future = lanes.send(Stage("orders", 0, 0, "t", "o", 0, 0, bytes(16), 0), b"staged")
+    future = lanes.stage(Stage("orders", 0, 0, "t", "o", 0, 0, bytes(16), 0), b"staged")
     assert broker.commands == [Command.STAGE]
     broker.answer(Staged(5, True))
     assert await future == (5, 0, True)

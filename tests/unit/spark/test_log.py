@@ -15,7 +15,7 @@ from lanner.errors import OffsetOutOfRange, ServiceUnavailable
 from lanner.spark import log
 from lanner.spark.log import Missing
 from lanner.spark.offsets import Held, Span
-from lanner.wire.messages import Command, Fetch, Fetched, FetchedBatch, Offsets, OffsetsReply, PartitionOffsets
+from lanner.wire.messages import Fetch, Fetched, FetchedBatch, Offsets, OffsetsReply, PartitionOffsets
 
 DATA = {base: batch.encode([b"%d" % (base + place) for place in range(10)]) for base in (0, 10, 30, 40)}
 
@@ -41,12 +41,11 @@ class FakeSession:
     async def close(self) -> None:
         self.is_open = False
 
-    async def request(self, command: Command, control: Any, kind: type[Any], **_: Any) -> tuple[Any, memoryview]:
+    async def request(self, control: Any, **_: Any) -> tuple[Any, memoryview]:
         assert self.is_open
         if isinstance(control, Offsets):
-            assert (command, kind) == (Command.OFFSETS, OffsetsReply)
             return OffsetsReply([PartitionOffsets(0, 0, 50), PartitionOffsets(1, 7, 7)], 99), memoryview(b"")
-        assert (command, kind) == (Command.FETCH, Fetched)
+        assert isinstance(control, Fetch)
         self.asked.append(control)
         chosen = [base for base in DATA if base + 10 > control.offset and base < self.end_offset][:2]
         told = [FetchedBatch(base, 10, 1_000 + base, len(DATA[base])) for base in chosen]
@@ -62,7 +61,7 @@ class FakeFetches:
         self._brokers = brokers
 
     async def fetch(self, asked: Fetch) -> tuple[Any, memoryview]:
-        return await self._brokers.request(Command.FETCH, asked, Fetched)
+        return await self._brokers.request(asked)
 
 
 def ignore(_: Missing) -> None:

@@ -33,6 +33,7 @@ from lanner.wire.connection import Request
 from lanner.wire.messages import (
     PROTOCOL_VERSION,
     AnswerT,
+    AnyCall,
     Call,
     Command,
     Control,
@@ -42,12 +43,13 @@ from lanner.wire.messages import (
     PeerHello,
     Poll,
     Polled,
+    Publish,
     Published,
     Settle,
     Settled,
     SettledItem,
 )
-from lanner.wire.staging import Staged
+from lanner.wire.staging import Stage, Staged
 
 if TYPE_CHECKING:
     from lanner.api.ports import Appended, PeerInbox, Pending, Service
@@ -268,7 +270,8 @@ class _NativeSession:
                     return
                 work = self._answer_peer(self._peer, self._inbox, request)
             else:
-                work = self._begin_poll(request) if command is Command.POLL else self._call(request)
+                asked = request.control
+                work = self._begin_poll(request, asked) if isinstance(asked, Poll) else self._call(request)
             self._inflight += 1
             task = self._loop.create_task(work)
             self._running[task] = request
@@ -353,10 +356,11 @@ class _NativeSession:
         # The bulk is not kept: the service copies what it needs.
         kept = Request(request.command, request.correlation, asked, _NOTHING, request.control_bytes)
         try:
-            if request.command is _STAGE:
+            if isinstance(asked, Stage):
                 staging = service.stage(identity, asked, request.bulk)
                 staging.add_done_callback(partial(self._appended, kept, size, _staged))
             else:
+                assert isinstance(asked, Publish)
                 publishing = service.publish(identity, asked, request.bulk)
                 publishing.add_done_callback(partial(self._appended, kept, size, _published))
         except Exception as problem:
@@ -383,27 +387,28 @@ class _NativeSession:
 
     async def _call(self, request: Request) -> None:
         try:
-            answer = await self._asker(request.control)(self._caller(request), request.control)
+            call = request.control
+            assert isinstance(call, Call)
+            answer: Answer[Control] = await self._asker(call)(self._caller(request), call)
             self._link.reply(request, answer.control, answer.bulk)
         except Exception as problem:
             self._link.fail(request, _unexpected(request, problem))
 
-    def _asker(self, asked: Call[Any]) -> Callable[[Identity, Call[AnswerT]], Awaitable[Answer[AnswerT]]]:
+    def _asker(self, asked: AnyCall) -> Callable[[Identity, Call[AnswerT]], Awaitable[Answer[AnswerT]]]:
         return self._service.serve if self._is_for_here(asked) else self._service.ask
 
-    def _is_for_here(self, asked: Call[Any]) -> bool:
+    def _is_for_here(self, asked: AnyCall) -> bool:
         """Whether this broker alone serves a call. Another broker has found out whom to ask: one hop, never two. So has
         a client that names partitions, or makes a call that it must bring to the right broker itself."""
         return self._peer is not None or row_of(asked).strict or getattr(asked, "partitions", None) is not None
 
-    def _begin_poll(self, request: Request) -> Coroutine[Any, Any, None]:
+    def _begin_poll(self, request: Request, asked: Poll) -> Coroutine[Any, Any, None]:
         # Settles begin first and in the same turn as the poll, so that they meet in one decision; they are answered
         # by themselves, so that they never wait for the poll.
-        settling = self._door.spawn(self._settle_first(request)) if request.control.settles else None
-        return self._poll(request, settling)
+        settling = self._door.spawn(self._settle_first(request, asked)) if asked.settles else None
+        return self._poll(request, asked, settling)
 
-    async def _poll(self, request: Request, settling: asyncio.Task[None] | None) -> None:
-        asked: Poll = request.control
+    async def _poll(self, request: Request, asked: Poll, settling: asyncio.Task[None] | None) -> None:
         try:
             poll = replace(asked, settles=[]) if asked.settles else asked
             found = await self._asker(asked)(self._caller(request), poll)
@@ -418,8 +423,7 @@ class _NativeSession:
         finally:
             self._reply_leases(request, found)  # also when cancelled here: then it gives them back
 
-    async def _settle_first(self, request: Request) -> None:
-        asked: Poll = request.control
+    async def _settle_first(self, request: Request, asked: Poll) -> None:
         try:
             settle = Settle(asked.group, asked.topic, asked.settles)
             reply = (await self._asker(asked)(self._caller(request), settle)).control

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from lanner.broker.desks.fencing import REFUSALS, Fencing, placed
@@ -20,7 +20,7 @@ from lanner.broker.parts import Parts
 from lanner.broker.readiness import Verdict
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.tries import Figures
-from lanner.calls import Action, Answer, Bulk, Identity, row_of
+from lanner.calls import Action, Answer, AnyCall, Bulk, Handlers, Identity, row_of
 from lanner.cluster import METADATA_SET, Topic
 from lanner.errors import (
     DeadlineExceeded,
@@ -44,7 +44,7 @@ _NO_LEADER_RETRY_MS: Final = 1_000
 class Desk:
     """One check for every call, and the look-ups that all calls share."""
 
-    handlers: Mapping[type[Call[Any]], Callable[..., Awaitable[Answer[Any]]]]  # by call; each takes what its row says
+    handlers: Handlers  # by call; each takes what its row says
 
     def __init__(self, parts: Parts) -> None:
         self._engine = parts.engine
@@ -147,7 +147,7 @@ class Desk:
             self._note_refusal(call, error)
             raise
 
-    def _note_refusal(self, call: Call[Any], error: LannerError) -> None:
+    def _note_refusal(self, call: AnyCall, error: LannerError) -> None:
         if isinstance(error, REFUSALS):
             self.fenced[row_of(call).command.name.lower()] += 1
 
@@ -156,7 +156,7 @@ class Desk:
         self.check(identity, call)
         return await self.handle(call, bulk)
 
-    def check(self, identity: Identity, call: Call[Any]) -> None:
+    def check(self, identity: Identity, call: AnyCall) -> None:
         """Whether the caller may make this call, as its row says."""
         row = row_of(call)
         self.admit(identity, row.action_of(call), row.topics(call), while_draining=row.while_draining)

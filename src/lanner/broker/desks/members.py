@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 from lanner.broker.desks.claims import Claims
 from lanner.broker.desks.clients import Clients
 from lanner.broker.desks.member_lists import MemberLists
 from lanner.broker.desks.memberships import Memberships
-from lanner.calls import Answer
+from lanner.calls import Handlers
 from lanner.wire.members import (
     AlterGroup,
     ClaimPartitions,
@@ -21,13 +18,12 @@ from lanner.wire.members import (
     ListMembers,
     MakeGroup,
 )
-from lanner.wire.messages import Call
 
 
 class Members(Memberships, MemberLists, Claims, Clients):
     """What members of groups call, and who looks after them."""
 
-    def member_handlers(self) -> dict[type[Call[Any]], Callable[..., Awaitable[Answer[Any]]]]:
+    def member_handlers(self) -> Handlers:
         return {
             JoinGroup: self.join_group,
             Heartbeat: self.heartbeat,

@@ -48,9 +48,8 @@ async def hop(
         raise _silence(name, node_id, "it has gone silent") from None
     finally:
         timer.cancel()
-    control: AnswerT = reply.control
-    pieces = () if row.sizes is None else list(cut(reply.bulk, row.sizes(control)))
-    return Answer(control, pieces)
+    pieces = () if row.sizes is None else list(cut(reply.bulk, row.sizes(reply.control)))
+    return Answer(reply.control, pieces)
 
 
 def _silence(name: str, node_id: str, why: str) -> BadGateway:

@@ -38,7 +38,8 @@ from lanner.net.addresses import parse_address
 from lanner.raft import decode_message
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, PeerHello
-from lanner.wire.peers import Proposed, Pulse, RaftFrame
+from lanner.wire.peers import PeerInfo, Proposed, Pulse, RaftFrame
+from lanner.wire.staging import Report
 
 log = logging.getLogger("lanner.peers")
 
@@ -180,13 +181,16 @@ class PeerInbox:
             self._meet(peer)  # it connected when this broker did not belong to the cluster yet
         command = request.command
         if command is _RAFT:
+            assert isinstance(request.control, RaftFrame)
             self._take_raft(peer.node_id, request.control, request.bulk)
         elif command is _PULSE:
             self._refuse_removed(peer.node_id)  # it was let in before; when it dials again it is told why
+            assert isinstance(request.control, Pulse)
             self._hear(peer.node_id, request.control)
         elif command is Command.SNAPSHOT:
             self._take_snapshot(peer.node_id, request.bulk)
         elif command is Command.REPORT:
+            assert isinstance(request.control, Report)
             self._tries.hear(request.control.items)
             self._kick()
 
@@ -220,7 +224,7 @@ class PeerInbox:
 
     async def answer(self, peer: PeerHello, request: Request) -> Control:
         """Answer PEER_INFO and PROPOSE."""
-        if request.command is Command.PEER_INFO:
+        if isinstance(request.control, PeerInfo):
             return await self._admission.answer(request.control)
         if not self._is_one_of_us(peer):
             raise ServiceUnavailable("this broker does not belong to the cluster yet")

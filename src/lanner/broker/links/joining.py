@@ -96,8 +96,7 @@ class Joining:
     async def _ask(self, address: str, control: PeerInfo) -> PeerInfoReply:
         where = parse_address(address, "address")
         assert where is not None, "settings refuse empty addresses"
-        reply: PeerInfoReply = await self._peers.ask_at(where, Command.PEER_INFO, control)
-        return reply
+        return await self._peers.ask_at(where, Command.PEER_INFO, control)
 
 
 __all__ = ["Joining"]

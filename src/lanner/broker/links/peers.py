@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from lanner import limits
 from lanner.broker.coordination.homes import Sign
@@ -38,7 +38,7 @@ from lanner.net.backoff import FIRST_S, Backoff
 from lanner.net.connector import ClientLink, open_connection
 from lanner.raft import Message, MessageKind, encode_message
 from lanner.wire.connection import Reply
-from lanner.wire.messages import Command, Control, PeerHello
+from lanner.wire.messages import AnswerT, Asked, Command, Control, PeerHello
 from lanner.wire.peers import Pulse, RaftFrame, SnapshotFrame
 from lanner.wire.staging import Report, ReportItem
 
@@ -448,12 +448,12 @@ class Peers:
         self,
         node_id: str,
         command: Command,
-        control: Control,
+        control: Asked[AnswerT],
         bulk: Sequence[bytes | memoryview] = (),
         *,
         timeout_ms: int,
         caller: str = "",
-    ) -> Reply:
+    ) -> Reply[AnswerT]:
         """Send one request to a broker, which serves it itself or refuses; return its answer.
 
         A `caller` is named where what somebody else asked is passed on."""
@@ -472,7 +472,7 @@ class Peers:
         except TimeoutError:
             raise DeadlineExceeded(f"{self.shown(node_id)} did not answer within {timeout_ms} ms") from None
 
-    async def ask_at(self, address: Address, command: Command, control: Control) -> Any:
+    async def ask_at(self, address: Address, command: Command, control: Asked[AnswerT]) -> AnswerT:
         """Send one request to an address: for brokers that do not know each other yet."""
         link = await open_connection(*address, client="lanner-broker", timeout_ms=DIAL_TIMEOUT_MS, peer=self.home.hello)
         try:
