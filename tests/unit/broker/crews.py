@@ -19,9 +19,9 @@ from lanner.cluster import (
 from lanner.cluster.grouped import Group
 from lanner.errors import LannerError
 from lanner.model import GroupKind
+from lanner.testing.flock import Flock
 from lanner.wire.members import ClaimPartitions
 from lanner.wire.messages import Commit, Fetch, Poll
-from tests.unit.broker.flock import Flock
 
 
 class Crew:

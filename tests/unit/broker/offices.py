@@ -28,11 +28,11 @@ from lanner.calls import Identity
 from lanner.errors import ConnectionLost, DeadlineExceeded, LannerError, NotLeader, from_wire
 from lanner.ledger import read_entry
 from lanner.ledger.seals import SealedTable
+from lanner.testing.flock import Broker, Flock
 from lanner.wire.connection import Reply
 from lanner.wire.exchanges import EXCHANGES
 from lanner.wire.messages import Command, Control
 from tests.callers import Caller, Here
-from tests.unit.broker.flock import Broker, Flock
 
 PEER = Identity("anonymous", "native")
 BEAT_SECONDS = 0.002

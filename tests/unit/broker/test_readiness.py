@@ -10,7 +10,7 @@ from lanner.broker.pace import SLOW_SYNC_MS, Pace
 from lanner.broker.readiness import Facts, Readiness, judge
 from lanner.broker.room import Room
 from lanner.errors import LannerError, StorageFailed
-from tests.unit.broker.flock import Flock
+from lanner.testing.flock import Flock
 
 READY = Facts(
     member=True,

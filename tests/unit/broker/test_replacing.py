@@ -8,7 +8,7 @@ from lanner import features
 from lanner.broker.steps import REPORT_TICKS
 from lanner.cluster import METADATA_SET, PlanKind, PlanState, encode_move_replica, encode_report_damage
 from lanner.errors import StorageDamaged
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 
 def damaged_on(flock: Flock, set_id: int, broker: Broker) -> None:

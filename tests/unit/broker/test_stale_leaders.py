@@ -7,7 +7,7 @@ from typing import Any
 from lanner import batch
 from lanner.errors import NotLeader
 from lanner.partition import Poll, Settle, SettleItem, encode_append
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 
 def deposed(*, leased: bool = False) -> tuple[Flock, int, Broker, Broker]:

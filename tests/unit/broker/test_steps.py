@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lanner.cluster import METADATA_SET, Action, PlanState, encode_alter_topic, encode_cancel_plan, encode_move_replica
-from tests.unit.broker.flock import Flock
+from lanner.testing.flock import Flock
 
 
 def test_a_move_that_is_taken_back_before_its_report_was_heard_goes_on_with_the_way_back(

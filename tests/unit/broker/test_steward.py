@@ -31,7 +31,7 @@ from lanner.ledger import perform
 from lanner.model import TopicSettings
 from lanner.partition import Partition
 from lanner.raft import Change, MessageKind
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 
 def grown() -> tuple[Flock, int]:

@@ -7,7 +7,7 @@ from typing import Any
 from lanner.broker.clock import AHEAD_MS_MAX
 from lanner.cluster import METADATA_SET
 from lanner.partition import Poll
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 HOUR_MS = 3_600_000
 LEASE_MS = 5_000

@@ -19,7 +19,7 @@ from lanner.cluster import (
 )
 from lanner.errors import LannerError, ServiceUnavailable, StageExpired, TransactionUnknown, ValidationError
 from lanner.partition import Staged, StageNote, encode_stage
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 from tests.unit.cluster.commits import Commits
 
 COMMIT = bytes(range(16))

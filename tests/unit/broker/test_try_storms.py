@@ -22,7 +22,7 @@ from lanner.errors import LannerError
 from lanner.ledger import read_entry
 from lanner.partition import StageNote, batch_start, encode_stage
 from lanner.raft import Message
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 NAMES = ("t", "u")
 PARTITIONS = 3

@@ -12,7 +12,7 @@ from lanner.broker.coordination.figures import REASONS, kind_of
 from lanner.cluster import METADATA_SET, Altered, Assigned, Joined, Left, Moves, Released, encode_change_groups
 from lanner.cluster.grouped import Group
 from lanner.model import GroupKind
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 
 def change(flock: Flock, *changes: object) -> None:

@@ -7,7 +7,7 @@ import pytest
 from lanner.broker.desks.polling import Polling
 from lanner.broker.desks.questions import Questions
 from lanner.forwarding.batches import Router
-from tests.unit.broker.flock import Flock
+from lanner.testing.flock import Flock
 
 
 class Standing:

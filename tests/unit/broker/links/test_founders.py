@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanner.cluster import METADATA_SET
-from tests.unit.broker.flock import VOTERS_MAX, Flock
+from lanner.testing.flock import VOTERS_MAX, Flock
 
 
 def test_founders_beyond_the_first_five_learn_the_metadata_and_serve_like_the_others() -> None:

@@ -21,10 +21,10 @@ from lanner.broker.waiting import Waiting
 from lanner.cluster import Registration
 from lanner.errors import ConflictError, ConnectionLost, LannerError, ServiceUnavailable
 from lanner.net.connector import ClientLink
+from lanner.testing.flock import Flock
 from lanner.wire.connection import Request
 from lanner.wire.messages import Command, Control, PeerHello
 from lanner.wire.peers import PeerInfo, PeerInfoReply, Propose, Pulse
-from tests.unit.broker.flock import Flock
 
 FOUNDERS = tuple(Registration(name, f"node-{name}", {}) for name in "abc")
 ADDRESS = "127.0.0.1:7400"

@@ -21,7 +21,7 @@ from lanner.broker.settings import BrokerSettings
 from lanner.cluster import Registration
 from lanner.errors import DataDirectoryRefused
 from lanner.storage import DataDirectory, open_directory
-from tests.unit.broker.flock import Flock
+from lanner.testing.flock import Flock
 
 RECORD = Founding("x", (Registration("first", "a" * 32, {}),), 1, name="first")
 

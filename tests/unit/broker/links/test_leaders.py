@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lanner.broker.links.leaders import KnownLeaders
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 ELSEWHERE = 99  # a set without a replica here
 

@@ -8,7 +8,7 @@ from lanner.broker.links.identity import BrokerIdentity
 from lanner.broker.links.membership import ClusterMembership
 from lanner.broker.settings import BrokerSettings
 from lanner.cluster import Registration, encode_register_broker
-from tests.unit.broker.flock import Flock
+from lanner.testing.flock import Flock
 
 OTHER = Registration("other", "b" * 32, {"native": "h:1"})
 OWN = Registration("first", "a" * 32, {})

@@ -3,67 +3,41 @@
 from __future__ import annotations
 
 import itertools
-import os
-from random import Random
 from typing import Any
 
 import pytest
 
 from lanner import batch
-from lanner.broker.replicas.engine import CLUSTER_SET, Engine
+from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.logs import commit_item
 from lanner.broker.replicas.payloads import PayloadCache
 from lanner.errors import LannerError, NotLeader, PartitionNotFound, TopicNotFound, UnknownRecord
-from lanner.ledger import Ledger, perform
+from lanner.ledger import perform
 from lanner.partition import WAIT, Appended, Poll, Settle, encode_append
 from lanner.raft import Entry, HardState, Ready
-from lanner.storage import MemoryFiles, MemoryTable
+from lanner.testing.lockstep import EngineBroker
+
+SET = 1
 
 
-class Broker:
-    """An engine with its disk, driven by hand."""
+class Broker(EngineBroker):
+    """An engine that leads the metadata and one partition, and nobody beside it."""
 
     def __init__(self) -> None:
-        self.files, self.table = MemoryFiles(), MemoryTable()
-        self.now_ms = 1_000_000
+        super().__init__("alone")
         self.sequences = itertools.count()
         self.start()
 
     def start(self) -> None:
-        ledger = Ledger.recover(self.files, self.table, random_bytes=os.urandom, segment_bytes=1 << 20)
-        self.engine = Engine(ledger, self.files, rng=Random(1), now_ms=lambda: self.now_ms)
+        super().start()
         self.engine.open_set(CLUSTER_SET)
-        self.engine.open_set(1)
-        self.settle()
-
-    def settle(self) -> None:
-        while (commit := self.engine.pump()) is not None:
-            perform(commit, self.files)
-            self.engine.committed(commit)
-
-    def save(self) -> None:
-        job = self.engine.begin_save()
-        if job is not None:
-            while self.engine.save_step(job):
-                pass
-            self.table.commit(job.puts)
-            self.engine.saved(job)
-
-    def publish(self, *values: bytes, priority: int = 4) -> list[Any]:
-        told: list[Any] = []
-        data = batch.encode(list(values), priority=priority)
-        self.engine.propose(1, encode_append(self.now_ms, data), told.append)
-        return told
-
-    def ask(self, request: Any) -> list[Any]:
-        told: list[Any] = []
-        self.engine.ask(1, request, lambda answer, index: told.append((answer, index)))
-        return told
+        self.engine.open_set(SET)
+        self.work()
 
     def poll(self, count: int = 10) -> Any:
-        told = self.ask(Poll("g", "m", next(self.sequences), max_messages=count))
-        self.settle()
+        told = self.ask(SET, Poll("g", "m", next(self.sequences), max_messages=count))
+        self.work()
         return told[0]
 
 
@@ -73,7 +47,7 @@ def broker() -> Broker:
 
 
 def test_a_publisher_hears_nothing_before_the_sync_and_everything_after(broker: Broker) -> None:
-    told = broker.publish(b"a", b"b")
+    told = broker.publish(SET, b"a", b"b")
     commit = broker.engine.pump()
     assert commit is not None
     assert told == []
@@ -84,26 +58,26 @@ def test_a_publisher_hears_nothing_before_the_sync_and_everything_after(broker: 
 
 
 def test_what_gathers_while_a_commit_is_in_flight_goes_into_one_commit(broker: Broker) -> None:
-    first = broker.publish(b"a")
+    first = broker.publish(SET, b"a")
     commit = broker.engine.pump()
     assert commit is not None and broker.engine.busy
-    others = [broker.publish(b"b"), broker.publish(b"c")]
+    others = [broker.publish(SET, b"b"), broker.publish(SET, b"c")]
     assert broker.engine.pump() is None
     perform(commit, broker.files)
     broker.engine.committed(commit)
     assert len(first) == 1 and others == [[], []]
     commits = broker.engine.commits
-    broker.settle()
+    broker.work()
     assert broker.engine.commits == commits + 1
     assert [told[0].base_offset for told in others] == [1, 2]
 
 
 def test_questions_that_wait_are_answered_by_one_decision(broker: Broker) -> None:
-    broker.publish(b"a", b"b", b"c")
-    broker.settle()
-    answers = [broker.ask(Poll("g", "m", number, max_messages=1)) for number in range(3)]
+    broker.publish(SET, b"a", b"b", b"c")
+    broker.work()
+    answers = [broker.ask(SET, Poll("g", "m", number, max_messages=1)) for number in range(3)]
     commits = broker.engine.commits
-    broker.settle()
+    broker.work()
     assert broker.engine.commits == commits + 1
     assert [told[0][0].leases[0].first_offset for told in answers] == [0, 1, 2]
     assert len({told[0][1] for told in answers}) == 1  # one record, one token
@@ -119,16 +93,16 @@ def test_an_empty_poll_of_a_known_group_writes_nothing(broker: Broker) -> None:
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_restart_brings_back_messages_leases_and_acks(broker: Broker, saved: bool) -> None:
-    broker.publish(b"a", b"b", b"c")
-    broker.settle()
+    broker.publish(SET, b"a", b"b", b"c")
+    broker.work()
     if saved:
         broker.save()
     _, token = broker.poll(2)
-    broker.ask(Settle("g", [(token, 0, 1, 1, -1, "")]))
-    broker.settle()
-    before = broker.engine.replica(1).partition.all_rows()
+    broker.ask(SET, Settle("g", [(token, 0, 1, 1, -1, "")]))
+    broker.work()
+    before = broker.replica(SET).partition.all_rows()
     broker.start()
-    partition = broker.engine.replica(1).partition
+    partition = broker.replica(SET).partition
     after = partition.all_rows()
     assert before.pop(b"h") != after.pop(b"h")  # the new leader's first entry moved the applied index
     assert after == before
@@ -138,12 +112,12 @@ def test_a_restart_brings_back_messages_leases_and_acks(broker: Broker, saved: b
 
 
 def test_after_a_save_the_log_is_compacted_and_only_live_batches_stay_readable(broker: Broker) -> None:
-    broker.publish(b"a")
-    broker.settle()
+    broker.publish(SET, b"a")
+    broker.work()
     _, token = broker.poll()
-    broker.ask(Settle("g", [(token, 0, 1, 1, -1, "")]))
-    broker.settle()
-    replica = broker.engine.replica(1)
+    broker.ask(SET, Settle("g", [(token, 0, 1, 1, -1, "")]))
+    broker.work()
+    replica = broker.replica(SET)
     batch_index = replica.partition.batches_from(0, 1)[0].index
     broker.save()
     assert replica.node.compacted_index == replica.node.applied_index
@@ -153,55 +127,55 @@ def test_after_a_save_the_log_is_compacted_and_only_live_batches_stay_readable(b
 
 
 def test_time_alone_brings_a_message_back_when_its_lease_ends(broker: Broker) -> None:
-    broker.publish(b"a")
-    broker.settle()
+    broker.publish(SET, b"a")
+    broker.work()
     broker.poll()
     broker.engine.tick()
-    broker.settle()
+    broker.work()
     woken: list[bool] = []
-    broker.engine.replica(1).watchers.add(lambda: woken.append(True))
+    broker.replica(SET).watchers.add(lambda: woken.append(True))
     broker.now_ms += 30_000
     broker.engine.tick()
-    broker.settle()
+    broker.work()
     assert woken == [True]
     answer, _ = broker.poll()
     assert [(lease.first_offset, lease.attempt) for lease in answer.leases] == [(0, 2)]
 
 
 def test_closing_a_set_tells_everybody_who_waits(broker: Broker) -> None:
-    published, asked = broker.publish(b"a"), broker.ask(Poll("g", "m", 1))
+    published, asked = broker.publish(SET, b"a"), broker.ask(SET, Poll("g", "m", 1))
     woken: list[bool] = []
-    broker.engine.replica(1).watchers.add(lambda: woken.append(True))
+    broker.replica(SET).watchers.add(lambda: woken.append(True))
     broker.engine.close_set(1, TopicNotFound("deleted"))
     assert isinstance(published[0], TopicNotFound)
     assert isinstance(asked[0][0], TopicNotFound)
     assert woken == [True]
     assert broker.engine.unapplied_bytes == 0
-    broker.settle()
+    broker.work()
     with pytest.raises(PartitionNotFound):
-        broker.engine.replica(1)
+        broker.replica(SET)
     assert 1 not in broker.engine.ledger.sets()
 
 
 def test_a_set_closed_while_its_commit_is_in_flight_does_no_harm(broker: Broker) -> None:
-    told = broker.publish(b"a")
+    told = broker.publish(SET, b"a")
     commit = broker.engine.pump()
     assert commit is not None
     broker.engine.close_set(1, TopicNotFound("deleted"))
     perform(commit, broker.files)
     broker.engine.committed(commit)
-    broker.settle()
+    broker.work()
     broker.save()
     assert len(told) == 1 and isinstance(told[0], LannerError)
 
 
 def test_unapplied_bytes_return_to_nothing(broker: Broker) -> None:
-    broker.publish(b"a" * 1_000)
+    broker.publish(SET, b"a" * 1_000)
     assert broker.engine.unapplied_bytes > 1_000
-    assert broker.engine.replica(1).unapplied_bytes > 1_000
-    broker.settle()
+    assert broker.replica(SET).unapplied_bytes > 1_000
+    broker.work()
     assert broker.engine.unapplied_bytes == 0
-    assert broker.engine.replica(1).unapplied_bytes == 0
+    assert broker.replica(SET).unapplied_bytes == 0
 
 
 def test_the_cache_holds_the_newest_within_its_bound() -> None:
@@ -244,23 +218,23 @@ def test_what_a_later_ready_discards_is_not_stored(second_first: int, left: list
 def test_a_record_that_is_not_known_stops_its_replica_and_no_other_and_again_after_a_restart() -> None:
     broker = Broker()
     broker.engine.open_set(2)
-    broker.settle()
-    broker.publish(b"before")
-    broker.settle()
+    broker.work()
+    broker.publish(SET, b"before")
+    broker.work()
     stopped: list[int] = []
     broker.engine.on_stopped = lambda set_id, _error: stopped.append(set_id)
     told: list[Any] = []
     broker.engine.propose(1, b"\x77 of tomorrow", told.append)
     broker.engine.propose(1, encode_append(broker.now_ms, batch.encode([b"after"])), told.append)
-    broker.settle()
+    broker.work()
     assert stopped == [1] == list(broker.engine.stopped)
     assert [type(one) for one in told] == [NotLeader, NotLeader], "what became of them is not known here"
     with pytest.raises(PartitionNotFound):
-        broker.engine.replica(1)
+        broker.replica(SET)
     applied: list[Any] = []
     broker.engine.propose(2, encode_append(broker.now_ms, batch.encode([b"other"])), applied.append)
     broker.engine.tick()
-    broker.settle()
+    broker.work()
     assert isinstance(applied[0], Appended)
     broker.save()
     broker.start()
@@ -275,6 +249,6 @@ def test_a_command_that_is_not_known_stops_the_broker() -> None:
     broker = Broker()
     broker.engine.propose(CLUSTER_SET, b"\x77\x01\x90", lambda _result: None)
     with pytest.raises(UnknownRecord, match="start the broker with the newest release"):
-        broker.settle()
+        broker.work()
     with pytest.raises(UnknownRecord):
         broker.start()

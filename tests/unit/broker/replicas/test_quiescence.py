@@ -12,7 +12,7 @@ from lanner.cluster import METADATA_SET, encode_transfer_leader
 from lanner.errors import NotLeader
 from lanner.partition import WAIT, Poll, encode_append
 from lanner.raft import Message, MessageKind
-from tests.unit.broker.flock import SILENT_TICKS, Broker, Flock
+from lanner.testing.flock import SILENT_TICKS, Broker, Flock
 
 ELECTION_TICKS = 40  # the longest timeout
 

@@ -11,7 +11,7 @@ from lanner.errors import NotLeader, StorageDamaged
 from lanner.ledger import Ledger
 from lanner.ledger.rows import FORMAT_KEY, damaged_key, set_of_key
 from lanner.storage import MemoryFiles, MemoryTable
-from tests.unit.broker.flock import Broker, Flock
+from lanner.testing.flock import Broker, Flock
 
 KINDS = (b"m", b"e", b"b", b"s")
 

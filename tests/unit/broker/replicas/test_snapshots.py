@@ -10,144 +10,64 @@ import pytest
 
 from lanner import batch, limits
 from lanner.broker.replicas import installs, snapshots
-from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
+from lanner.broker.replicas.engine import CLUSTER_SET, Seat
 from lanner.broker.replicas.installs import Incoming
 from lanner.broker.replicas.snapshots import Piece, Reply, Status, decode, encode
 from lanner.cluster import encode_create_topic
 from lanner.errors import ProtocolError
-from lanner.ledger import FileMissing, Ledger, perform, read_entry
+from lanner.ledger import FileMissing, read_entry
 from lanner.model import TopicSettings
 from lanner.partition import Appended, Poll, Settle, batch_start, encode_append
-from lanner.raft import Change, Message, Role
+from lanner.raft import Change, Role
 from lanner.testing.disk import PowerLost, SimDisk
+from lanner.testing.lockstep import EnginePeer, Engines
 
 EVERYBODY = frozenset({1, 2, 3})
 SET = 1
 
 
-class Broker:
+class Broker(EnginePeer):
     """One engine on a disk that can fail."""
 
-    def __init__(self, number: int, founders: frozenset[int] = EVERYBODY) -> None:
-        self.number, self.founders = number, founders
+    def __init__(self, number: int) -> None:
         self.disk = SimDisk()
-        self.now_ms = 1_000_000
-        self.start()
-
-    def start(self) -> None:
-        ledger = Ledger.recover(
-            self.disk.files, self.disk.table, random_bytes=Random(self.number).randbytes, segment_bytes=1 << 16
-        )
-        self.engine = Engine(
-            ledger, self.disk.files, rng=Random(self.number), now_ms=lambda: self.now_ms, cache_bytes=1, tail_entries=5
-        )
-        self.engine.open_set(SET, Seat(self.number, self.founders))
-
-    def work(self) -> list[tuple[int, Message]]:
-        while (commit := self.engine.pump()) is not None:
-            perform(commit, self.disk.files)
-            self.engine.committed(commit)
-        return self.engine.take_messages()
-
-    def save(self) -> None:
-        job = self.engine.begin_save()
-        if job is None:
-            return
-        while self.engine.save_step(job):
-            pass
-        self.disk.table.commit(job.puts)
-        self.engine.saved(job)
-        for file_id in self.engine.ledger.droppable():
-            self.disk.files.remove(file_id)
-            self.engine.ledger.dropped(file_id)
-
-    @property
-    def replica(self) -> Any:
-        return self.engine.replica(SET)
-
-    @property
-    def leads(self) -> bool:
-        return bool(self.replica.leads)
-
-    def publish(self, value: bytes) -> list[Any]:
-        told: list[Any] = []
-        self.engine.propose(SET, encode_append(self.now_ms, batch.encode([value])), told.append)
-        return told
+        super().__init__(number, EVERYBODY, (SET,), self.disk.files, self.disk.table, cache_bytes=1, tail_entries=5)
 
     def rows(self) -> dict[bytes, bytes]:
-        return dict(self.replica.machine.all_rows())
+        return dict(self.replica(SET).partition.all_rows())
 
     def values(self) -> list[bytes]:
         """Every batch that a stream could read, from the disk."""
         found = []
-        for ref in self.replica.partition.batches_from(0, 1 << 40):
+        for ref in self.replica(SET).partition.batches_from(0, 1 << 40):
             payload = read_entry(self.disk.files, self.engine.ledger.locate(SET, ref.index))
             found += batch.decode(payload[batch_start(payload) :]).values()
         return found
 
 
-class Brokers:
-    """Some of them, a network that loses nothing unless told to, and tables that are saved when all wait for it."""
+class Brokers(Engines[Broker]):
+    """Some of them; pieces of snapshots can be lost, and anything may happen after each."""
 
     def __init__(self, count: int = 3) -> None:
-        self.all = {number: Broker(number) for number in range(1, count + 1)}
-        self.down: set[int] = set(range(4, count + 1))
+        super().__init__(Broker(number) for number in range(1, count + 1))
+        self.down = set(range(4, count + 1))
         self.lost: Callable[[Piece | Reply], bool] = lambda _: False
         self.seen: list[Piece | Reply] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def up(self) -> list[Broker]:
-        return [broker for number, broker in self.all.items() if number not in self.down]
-
-    def step(self) -> bool:
-        """Everybody works, and hears what the others said; whether anybody said anything."""
-        values: list[Piece | Reply] = []
-        messages = [sent for broker in self.up() for sent in broker.work()]
-        for broker in self.up():
-            values += [unread.load(broker.disk.files) for unread in broker.engine.take_unread_pieces()]
-            values += broker.engine.take_replies()
-        for set_id, message in messages:
-            if message.receiver not in self.down:
-                self.all[message.receiver].engine.step(set_id, message)
-        for value in values:
-            self.seen.append(value)
-            if value.receiver not in self.down and not self.lost(value):
-                self.all[value.receiver].engine.step_snapshot(decode(encode(value)))
-                self.meanwhile()
-        return bool(messages or values)
-
-    def settle(self) -> None:
-        """Until nobody has anything to say."""
-        while True:
-            if not self.step():
-                waiting = [broker for broker in self.up() if broker.engine.installs.save_wanted]
-                if not waiting:
-                    return
-                for broker in waiting:
-                    broker.save()
-
-    def pass_time(self, ticks: int = 1) -> None:
-        for _ in range(ticks):
-            for broker in self.up():
-                broker.engine.tick()
-            self.settle()
-
-    def leader(self) -> Broker:
-        for _ in range(300):
-            self.pass_time()
-            leaders = [broker for broker in self.up() if broker.leads]
-            if leaders:
-                return max(leaders, key=lambda broker: int(broker.replica.node.term))
-        raise AssertionError("nobody leads")
+    def carry_snapshot(self, sender: Broker, value: Piece | Reply) -> None:
+        self.seen.append(value)
+        if value.receiver not in self.down and not self.lost(value):
+            super().carry_snapshot(sender, value)
+            self.meanwhile()
 
     def publish(self, leader: Broker, count: int, prefix: bytes = b"") -> None:
-        told = [leader.publish(prefix + b"%d" % number) for number in range(count)]
+        told = [leader.publish(SET, prefix + b"%d" % number) for number in range(count)]
         self.settle()
         assert all(isinstance(fate[0], Appended) for fate in told)
 
     def ask(self, leader: Broker, request: Any) -> Any:
-        answers: list[Any] = []
-        leader.engine.ask(SET, request, lambda answer, index: answers.append((answer, index)))
+        answers = leader.ask(SET, request)
         self.settle()
         return answers[0]
 
@@ -162,22 +82,22 @@ class Brokers:
             assert other.rows() == first.rows()
             assert other.values() == first.values()
         for broker in self.up():
-            broker.replica.partition.check()
+            broker.replica(SET).partition.check()
             broker.engine.ledger.check()
 
 
 def away(brokers: Brokers) -> tuple[Broker, Broker]:
     """A leader whose log no longer reaches back to where the follower is."""
-    leader = brokers.leader()
+    leader = brokers.elect(SET)
     brokers.publish(leader, 10, b"before ")
     brokers.save()
     follower = next(broker for broker in brokers.up() if broker is not leader)
     brokers.down.add(follower.number)
-    leader.replica.node.report_unreachable(follower.number)
+    leader.replica(SET).node.report_unreachable(follower.number)
     for turn in range(4):
         brokers.publish(leader, 20, b"%d away " % turn)
         brokers.save()
-    assert leader.replica.node.compacted_index > follower.replica.node.last_index
+    assert leader.replica(SET).node.compacted_index > follower.replica(SET).node.last_index
     return leader, follower
 
 
@@ -203,7 +123,7 @@ def test_a_follower_that_was_away_too_long_comes_back_by_a_snapshot_while_publis
     told: list[list[Any]] = []
 
     def publish_and_save() -> None:
-        told.append(leader.publish(b"meanwhile %d" % len(told)))
+        told.append(leader.publish(SET, b"meanwhile %d" % len(told)))
         if len(told) % 3 == 0:
             leader.save()
 
@@ -225,10 +145,10 @@ def test_what_came_by_a_snapshot_can_lead_and_survives_a_restart(brokers: Broker
     assert follower.engine.installs.completed == 1
     follower.start()
     brokers.pass_time(10)
-    leader.replica.node.transfer(follower.number)
-    leader.engine._dirty[SET] = leader.replica
+    leader.replica(SET).node.transfer(follower.number)
+    leader.engine.wake(SET)
     brokers.pass_time(5)
-    assert follower.leads
+    assert follower.leads(SET)
     answer, _ = brokers.ask(follower, Poll("g", "m", 1, max_messages=200))
     assert sum(lease.count for lease in answer.leases) == 90
     brokers.publish(follower, 5)
@@ -236,7 +156,7 @@ def test_what_came_by_a_snapshot_can_lead_and_survives_a_restart(brokers: Broker
 
 
 def test_entries_released_and_kept_in_part_arrive_as_holes_and_parts(brokers: Brokers, small_pieces: None) -> None:
-    leader = brokers.leader()
+    leader = brokers.elect(SET)
     for broker in brokers.up():
         broker.engine.settings[SET] = TopicSettings(retention_ms=60_000)
     told: list[Any] = []
@@ -249,13 +169,13 @@ def test_entries_released_and_kept_in_part_arrive_as_holes_and_parts(brokers: Br
     brokers.ask(leader, Settle("g", [(token, 0, 1, 1, 0, ""), (token, 2, 3, 1, 0, "")]))  # 1 and 5 stay leased
     follower = next(broker for broker in brokers.up() if broker is not leader)
     brokers.down.add(follower.number)
-    leader.replica.node.report_unreachable(follower.number)
+    leader.replica(SET).node.report_unreachable(follower.number)
     for turn in range(4):
         brokers.publish(leader, 20, b"%d " % turn)
         leader.now_ms += 60_000
         brokers.pass_time(2)
         brokers.save()
-    kept = leader.replica.partition.batch_at(1)
+    kept = leader.replica(SET).partition.batch_at(1)
     assert kept.kept == (1,)
     brokers.ask(leader, Settle("g", [(token, 5, 1, 1, 0, "")]))  # released, and not saved: a hole
     brokers.down.clear()
@@ -270,32 +190,32 @@ def test_a_learner_that_has_nothing_starts_by_a_snapshot_is_promoted_and_the_old
     small_pieces: None,
 ) -> None:
     brokers = Brokers(4)
-    leader = brokers.leader()
+    leader = brokers.elect(SET)
     for turn in range(4):
         brokers.publish(leader, 20, b"%d " % turn)
         brokers.save()
-    assert leader.replica.node.compacted_index > 0
+    assert leader.replica(SET).node.compacted_index > 0
     brokers.down.clear()
     newcomer = brokers.all[4]
     change(brokers, leader, Change.ADD_LEARNER, 4)
     assert newcomer.engine.installs.completed == 1
-    assert newcomer.replica.node.role is Role.LEARNER
+    assert newcomer.replica(SET).node.role is Role.LEARNER
     change(brokers, leader, Change.PROMOTE, 4)
     change(brokers, leader, Change.REMOVE, leader.number)
     brokers.down = {leader.number}
     brokers.pass_time(100)
-    second = brokers.leader()
-    assert second.replica.node.voters == {1, 2, 3, 4} - {leader.number}
+    second = brokers.elect(SET)
+    assert second.replica(SET).node.voters == {1, 2, 3, 4} - {leader.number}
     brokers.publish(second, 20)
     brokers.assert_equal()
     newcomer.save()
     newcomer.start()
-    assert newcomer.replica.node.voters == {1, 2, 3, 4} - {leader.number}
+    assert newcomer.replica(SET).node.voters == {1, 2, 3, 4} - {leader.number}
 
 
 def test_a_receiver_that_stops_right_after_the_flip_knows_who_belongs_to_the_set() -> None:
     brokers = Brokers(4)
-    leader = brokers.leader()
+    leader = brokers.elect(SET)
     change(brokers, leader, Change.ADD_LEARNER, 4)
     for turn in range(4):
         brokers.publish(leader, 20, b"%d " % turn)
@@ -305,13 +225,13 @@ def test_a_receiver_that_stops_right_after_the_flip_knows_who_belongs_to_the_set
     brokers.pass_time(20)
     assert newcomer.engine.installs.completed == 1
     newcomer.start()
-    assert newcomer.replica.node.learners == {4} and newcomer.replica.node.role is Role.LEARNER
+    assert newcomer.replica(SET).node.learners == {4} and newcomer.replica(SET).node.role is Role.LEARNER
     brokers.assert_equal()
 
 
 def change(brokers: Brokers, leader: Broker, step: Change, peer: int) -> None:
-    leader.replica.node.change_membership(step, peer)
-    leader.engine._dirty[SET] = leader.replica
+    leader.replica(SET).node.change_membership(step, peer)
+    leader.engine.wake(SET)
     brokers.pass_time(20)
 
 
@@ -319,10 +239,10 @@ def test_the_metadata_comes_by_a_snapshot_too(brokers: Brokers) -> None:
     for broker in brokers.up():
         broker.engine.open_set(CLUSTER_SET, Seat(broker.number, EVERYBODY))
     brokers.pass_time(60)
-    leader = next(broker for broker in brokers.up() if broker.engine.replica(CLUSTER_SET).leads)
+    leader = next(broker for broker in brokers.up() if broker.leads(CLUSTER_SET))
     follower = next(broker for broker in brokers.up() if broker is not leader)
     brokers.down.add(follower.number)
-    leader.engine.replica(CLUSTER_SET).node.report_unreachable(follower.number)
+    leader.replica(CLUSTER_SET).node.report_unreachable(follower.number)
     for number in range(20):
         command = encode_create_topic(f"topic-{number}", TopicSettings(), leader.now_ms)
         leader.engine.propose(CLUSTER_SET, command, lambda _: None)
@@ -339,7 +259,7 @@ def test_the_metadata_comes_by_a_snapshot_too(brokers: Brokers) -> None:
 def test_a_waiting_consumer_looks_again_when_a_snapshot_has_come(brokers: Brokers) -> None:
     _, follower = away(brokers)
     woken: list[bool] = []
-    follower.replica.watchers.add(lambda: woken.append(True))
+    follower.replica(SET).watchers.add(lambda: woken.append(True))
     brokers.down.clear()
     brokers.pass_time(10)
     assert woken == [True]
@@ -354,7 +274,7 @@ def test_wherever_the_receiver_loses_its_power_it_has_the_old_state_or_the_new_o
     while True:
         brokers = Brokers()
         leader, follower = away(brokers)
-        before = follower.replica.node.commit_index
+        before = follower.replica(SET).node.commit_index
         operation += 1
         follower.disk.crash_in(operation)
         brokers.down.clear()
@@ -371,10 +291,10 @@ def test_wherever_the_receiver_loses_its_power_it_has_the_old_state_or_the_new_o
             assert follower.engine.ledger.state(SET).saved_index >= state.compacted_index
         else:
             interrupted += 1
-            assert follower.replica.node.last_index >= before
-        follower.replica.partition.check()
+            assert follower.replica(SET).node.last_index >= before
+        follower.replica(SET).partition.check()
         brokers.pass_time(snapshots.RESEND_TICKS + 30)
-        assert leader.leads or brokers.leader()
+        assert leader.leads(SET) or brokers.elect(SET)
         brokers.assert_equal()
     follower.disk.crash_in(None)
     assert interrupted > 10 and installed > 3
@@ -422,7 +342,7 @@ def test_a_new_term_ends_an_install_and_the_next_leader_begins_another(brokers: 
     third = next(broker for broker in brokers.up() if broker is not follower)
     for _ in range(100):
         brokers.pass_time()
-        if third.replica.node.role is Role.LEADER:
+        if third.replica(SET).node.role is Role.LEADER:
             break
     assert follower.engine.installs.abandoned >= 1
     assert follower.engine.ledger.live_bytes <= held
@@ -449,7 +369,7 @@ def test_a_sender_that_falls_silent_is_not_waited_for(brokers: Brokers, small_pi
     brokers.lost = lambda value: isinstance(value, Piece)
     leader.engine.sending.give_up(SET)
     brokers.pass_time(installs.SILENT_TICKS_MAX)
-    assert SET not in follower.engine.installs and follower.replica.node.installing is None
+    assert SET not in follower.engine.installs and follower.replica(SET).node.installing is None
     brokers.lost = lambda _: False
     brokers.pass_time(snapshots.SILENT_TICKS_MAX + snapshots.RESEND_TICKS)
     assert follower.engine.installs.completed == 1
@@ -502,16 +422,16 @@ def test_a_piece_that_cannot_belong_to_the_snapshot_ends_the_install(
     brokers.lost = lambda _: False
     brokers.pass_time(snapshots.RESEND_TICKS + 20)
     brokers.assert_equal()
-    assert leader.leads
+    assert leader.leads(SET)
 
 
 def test_an_offer_that_nobody_wants_or_that_is_broken_is_refused(brokers: Brokers) -> None:
-    leader = brokers.leader()
+    leader = brokers.elect(SET)
     brokers.publish(leader, 3)
     brokers.pass_time(5)
     follower = next(broker for broker in brokers.up() if broker is not leader)
-    term = follower.replica.node.term
-    members = leader.replica.node.membership_at(2).encode()
+    term = follower.replica(SET).node.term
+    members = leader.replica(SET).node.membership_at(2).encode()
     for stale in (
         Piece(SET, leader.number, follower.number, term, 1, 0, 2, 1, members),  # it has that
         Piece(SET, leader.number, follower.number, term - 1, 1, 0, 99, 1, members),  # of an old leader
@@ -571,19 +491,19 @@ def test_bytes_that_are_no_piece_are_refused() -> None:
 
 
 def test_what_answering_peers_still_need_is_kept_and_no_more_than_the_budget(brokers: Brokers) -> None:
-    leader = brokers.leader()
+    leader = brokers.elect(SET)
     follower = next(broker for broker in brokers.up() if broker is not leader)
     brokers.publish(leader, 10)
     brokers.down.add(follower.number)
-    match = leader.replica.node.leadership.progress[follower.number].match_index
+    match = leader.replica(SET).node.leadership.progress[follower.number].match_index
     for _ in range(3):
         brokers.publish(leader, 20)
         brokers.save()
-    assert leader.replica.node.compacted_index <= match
+    assert leader.replica(SET).node.compacted_index <= match
     leader.engine.tails._bytes_max = 1_000
     brokers.publish(leader, 1)
     brokers.save()
-    assert leader.replica.node.compacted_index > match
+    assert leader.replica(SET).node.compacted_index > match
     assert leader.engine.tails.size <= 1_000
     brokers.down.clear()
     brokers.pass_time(20)
@@ -597,7 +517,7 @@ def test_a_snapshot_that_pins_too_much_is_given_up(brokers: Brokers, small_piece
     leader.engine.sending.outgoing[next(iter(leader.engine.sending.outgoing))]._rows = None
     brokers.publish(leader, 20)
     leader.save()
-    assert leader.replica.node.compacted_index <= pinned
+    assert leader.replica(SET).node.compacted_index <= pinned
     leader.engine.tails._pinned_bytes_max = 100
     brokers.publish(leader, 20)
     leader.save()

@@ -32,7 +32,7 @@ def note(number: int) -> StageNote:
 def broker() -> Broker:
     broker = Broker()
     broker.engine.propose(0, encode_raise_feature_level(features.STAGES), lambda _result: None)
-    broker.settle()
+    broker.work()
     return broker
 
 
@@ -40,14 +40,14 @@ def stage(broker: Broker, number: int, *values: bytes) -> int:
     told: list[Any] = []
     payload = encode_stage(broker.now_ms, note(number), batch.encode(list(values)))
     index = broker.engine.propose(1, payload, told.append)
-    broker.settle()
+    broker.work()
     assert told == [Staged(number, len(values), False)]
     return index
 
 
 def ask(broker: Broker, request: Any) -> Any:
-    told = broker.ask(request)
-    broker.settle()
+    told = broker.ask(1, request)
+    broker.work()
     assert not isinstance(told[0][0], LannerError), told
     return told[0][0]
 
@@ -66,8 +66,8 @@ def is_kept(broker: Broker, index: int) -> bool:
 
 
 def test_the_memory_of_payloads_takes_no_stage(broker: Broker) -> None:
-    told = broker.publish(b"read soon")
-    broker.settle()
+    told = broker.publish(1, b"read soon")
+    broker.work()
     index = stage(broker, 0, b"not read soon")
     assert told and broker.engine.payload_from_memory(1, index - 1) is not None
     assert broker.engine.cache.get(1, index) is None

@@ -1,22 +1,22 @@
-"""Some brokers in one process: engine and steward each, over memory, and wires that carry everything as bytes.
+"""A cluster in one process that moves in lockstep: whole brokers but for their doors, over memory.
 
-Nothing is lost unless a broker is down or cut off. Time passes when the tests say so.
+Each has an engine, a steward, tries and a coordination; `lockstep` says how they move. Nothing is lost unless a broker
+is down or cut off, or the test says so. Time passes when the test says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Final
 
-from lanner import batch, features
+from lanner import features
 from lanner.broker.clock import LeaderClock
 from lanner.broker.coordination.coordination import Coordination
 from lanner.broker.coordination.figures import Counts
 from lanner.broker.coordination.homes import Homes
-from lanner.broker.replicas.engine import CLUSTER_SET, Engine, Seat
-from lanner.broker.replicas.replica import Replica
-from lanner.broker.replicas.snapshots import Piece, Reply, decode, encode
+from lanner.broker.replicas.engine import CLUSTER_SET, Seat
 from lanner.broker.steward import Steward
 from lanner.broker.tries import Tries
 from lanner.cluster import (
@@ -30,45 +30,38 @@ from lanner.cluster import (
     encode_register_broker,
 )
 from lanner.errors import LannerError
-from lanner.ledger import Ledger, perform
+from lanner.ledger import Files
 from lanner.model import TopicSettings
-from lanner.partition import Appended, encode_append
-from lanner.raft import Message, decode_message, encode_message
+from lanner.partition import Appended
+from lanner.raft import Message
 from lanner.storage import MemoryFiles, MemoryTable
+from lanner.testing.lockstep import START_MS, EngineBroker, Lockstep
 
-VOTERS_MAX = 5
-SILENT_TICKS = 20
-PULSE_MS = 150
+VOTERS_MAX: Final = 5
+SILENT_TICKS: Final = 20
+PULSE_MS: Final = 150
+TICK_MS: Final = 50
+BOUNDS: Final = {"tail_entries": 10_000, "cache_bytes": 1}  # what is asked for again comes from the disk
 
 
-class Broker:
+class Broker(EngineBroker):
     """One of them. Its disk survives `stop`; what was not saved must be replayed."""
 
+    closes_damaged = True
+    table: MemoryTable
+
     def __init__(self, flock: Flock, name: str, node_id: str, seat: Seat, nodes: dict[int, str]) -> None:
-        self.flock, self.name, self.node_id, self.seat, self.nodes = flock, name, node_id, seat, nodes
-        self.files, self.table = MemoryFiles(), MemoryTable()
-        self.lives = 0
+        super().__init__(name, flock.files(), None, **flock.bounds)
+        self.flock, self.node_id, self.seat, self.nodes = flock, node_id, seat, nodes
         self.up = False
         self.ahead_ms = 0  # how wrong its clock is
 
     def start(self) -> None:
-        self.lives += 1
-        self.up = True
-        rng = Random(f"{self.node_id}/{self.lives}/{self.flock.seed}")
-        ledger = Ledger.recover(
-            self.files, self.table, random_bytes=rng.randbytes, segment_bytes=1 << 16, close_damaged=True
-        )
         flock = self.flock
+        self.up = True
         self.clock = LeaderClock(self.own_ms, lambda: flock.now_ms)
-        self.engine = Engine(
-            ledger,
-            self.files,
-            rng=rng,
-            now_ms=self.clock.now_ms,
-            clocks=self.clock.known,
-            tail_entries=flock.tail_entries,
-            cache_bytes=1,
-        )
+        self.clocks = self.clock.known
+        super().start()
         self.steward = Steward(self.engine, self.node_id)
         self.steward.founding = flock.founding
         self.steward.open_metadata(self.seat, self.nodes)
@@ -79,6 +72,9 @@ class Broker:
             self.node_id, self.engine, self.homes, self.clock, lambda work, told: told(work()), self.group_counts
         )
 
+    def rng(self) -> Random:
+        return Random(f"{self.node_id}/{self.lives}/{self.flock.seed}")
+
     def _metadata_leader(self) -> str:
         """As pulses have it."""
         leader = self.flock.leader_of(METADATA_SET)
@@ -87,6 +83,9 @@ class Broker:
 
     def own_ms(self) -> int:
         return self.flock.now_ms + self.ahead_ms
+
+    def leader_ms(self) -> int:
+        return self.clock.now_ms()
 
     def stop(self) -> None:
         """Pull the plug."""
@@ -97,30 +96,12 @@ class Broker:
         return self.engine.cluster
 
     def work(self) -> None:
-        while (commit := self.engine.pump()) is not None or self.tries.follow(self.clock.now_ms()):
-            if commit is not None:
-                perform(commit, self.files)
-                self.engine.committed(commit)
+        while self.commit() or self.tries.follow(self.leader_ms()):
             self.steward.follow()
         self.steward.follow()
         self.coordination.follow()
         if self.engine.installs.save_wanted:
             self.save()
-
-    def save(self) -> None:
-        job = self.engine.begin_save()
-        if job is None:
-            return
-        while self.engine.save_step(job):
-            pass
-        self.table.commit(job.puts)
-        self.engine.saved(job)
-        for file_id in self.engine.ledger.droppable():
-            self.files.remove(file_id)
-            self.engine.ledger.dropped(file_id)
-
-    def replica(self, set_id: int) -> Replica:
-        return self.engine.replicas[set_id]
 
     def held(self) -> dict[int, int]:
         """Set → replica id, without the metadata."""
@@ -128,20 +109,28 @@ class Broker:
         return {set_id: replica.node.node_id for set_id, replica in replicas if set_id != CLUSTER_SET}
 
     def leads(self, set_id: int) -> bool:
-        return self.up and set_id in self.engine.replicas and self.replica(set_id).leads
+        return self.up and super().leads(set_id)
 
 
 def _registration(name: str, node_id: str) -> Registration:
     return Registration(name, node_id, {"native": f"{name}:7400"}, "", features.LOWEST, features.HIGHEST)
 
 
-class Flock:
+class Flock(Lockstep[Broker]):
     """All of them."""
 
-    def __init__(self, names: str = "abc", *, seed: int = 0, tail_entries: int = 10_000, found: bool = True) -> None:
-        self.seed = seed
-        self.now_ms = 1_000_000
-        self.tail_entries = tail_entries
+    def __init__(
+        self,
+        names: str = "abc",
+        *,
+        seed: int = 0,
+        found: bool = True,
+        files: Callable[[], Files] = MemoryFiles,
+        **bounds: int,
+    ) -> None:
+        """`bounds` are those of the engines."""
+        self.seed, self.files, self.bounds = seed, files, {**BOUNDS, **bounds}
+        self.now_ms = START_MS
         self.cut: set[str] = set()  # node ids that nobody hears and that hear nobody
         self.parted: set[frozenset[str]] = set()  # pairs of node ids that do not hear each other
         self.lost: Callable[[int, Message], bool] = lambda set_id, message: False
@@ -166,53 +155,36 @@ class Flock:
     def up(self) -> list[Broker]:
         return [broker for broker in self.brokers.values() if broker.up]
 
+    def reachable(self) -> list[Broker]:
+        return [broker for broker in self.up() if broker.node_id not in self.cut]
+
     def is_alive(self, node_id: str, seen_by: str = "") -> bool:
-        if self.cut & {node_id, seen_by} or frozenset({node_id, seen_by}) in self.parted:
+        if node_id in self.cut or seen_by in self.cut:
+            return False
+        if self.parted and frozenset({node_id, seen_by}) in self.parted:
             return False
         return any(one.node_id == node_id for one in self.up())
 
-    def settle(self) -> None:
-        """Until nobody has anything to say."""
-        for _ in range(10_000):
-            if not self.step():
-                return
-        raise AssertionError("they never stop talking")
-
-    def step(self) -> bool:
-        """Everybody works, and hears what the others said; whether anybody said anything."""
+    def tell(self, broker: Broker) -> bool:
         spoken = False
-        for broker in self.up():
-            broker.work()
-            for report in broker.steward.take_reports():
-                spoken = self.propose(report) or spoken
-            for item in broker.tries.take_reports():
-                conductor = self.leader_of(METADATA_SET)
-                if conductor is not None and self.is_alive(conductor.node_id, broker.node_id):
-                    spoken = True
-                    conductor.tries.hear([item])
-            for set_id, message in broker.engine.take_messages():
+        for report in broker.steward.take_reports():
+            spoken = self.propose(report) or spoken
+        for item in broker.tries.take_reports():
+            conductor = self.leader_of(METADATA_SET)
+            if conductor is not None and self.is_alive(conductor.node_id, broker.node_id):
                 spoken = True
-                self._carry(broker, set_id, message)
-            values: list[Piece | Reply] = [unread.load(broker.files) for unread in broker.engine.take_unread_pieces()]
-            values += broker.engine.take_replies()
-            for value in values:
-                spoken = True
-                receiver = self._receiver(broker, value.set_id, value.receiver)
-                if receiver is not None:
-                    receiver.engine.step_snapshot(decode(encode(value)))
-        return spoken
+                conductor.tries.hear([item])
+        return super().tell(broker) or spoken
 
-    def _carry(self, sender: Broker, set_id: int, message: Message) -> None:
-        receiver = self._receiver(sender, set_id, message.receiver)
-        if receiver is None or self.lost(set_id, message):
+    def hear(self, receiver: Broker, sender: Broker, set_id: int, message: Message) -> None:
+        if self.lost(set_id, message):
             return
-        received = decode_message(b"".join(encode_message(message)))
         if self.watching:
-            self.sent.append((set_id, received))
-        receiver.steward.learn_route(set_id, received.sender, sender.node_id)
-        receiver.engine.step(set_id, received)
+            self.sent.append((set_id, message))
+        receiver.steward.learn_route(set_id, message.sender, sender.node_id)
+        super().hear(receiver, sender, set_id, message)
 
-    def _receiver(self, sender: Broker, set_id: int, replica_id: int) -> Broker | None:
+    def receiver(self, sender: Broker, set_id: int, replica_id: int) -> Broker | None:
         node_id = sender.steward.route(set_id, replica_id)
         found = next((broker for broker in self.up() if broker.node_id == node_id), None)
         return found if found is not None and self.is_alive(found.node_id, sender.node_id) else None
@@ -224,17 +196,15 @@ class Flock:
         leader.engine.propose(METADATA_SET, command, lambda _result: None)
         return True
 
-    def pass_time(self, ticks: int = 1) -> None:
-        for _ in range(ticks):
-            self.now_ms += 50
-            self._listen()
-            for broker in self.up():
-                broker.engine.tick()
-                broker.tries.tick()
-                if self.coordinating:
-                    broker.coordination.tick()
-                broker.steward.tick(lambda node_id, by=broker.node_id: self.is_alive(node_id, by))  # type: ignore[misc]
-            self.settle()
+    def tick(self) -> None:
+        self.now_ms += TICK_MS
+        self._listen()
+        for broker in self.up():
+            broker.engine.tick()
+            broker.tries.tick()
+            if self.coordinating:
+                broker.coordination.tick()
+            broker.steward.tick(partial(self.is_alive, seen_by=broker.node_id))
 
     def _listen(self) -> None:
         """As pulses would have it: others' clocks are heard, and who has not been heard for a while is noticed."""
@@ -254,18 +224,7 @@ class Flock:
                 if self.unheard[key] == SILENT_TICKS:
                     broker.steward.peer_silent(other.node_id)
 
-    def until(self, condition: Callable[[], bool], ticks: int = 2_000) -> None:
-        for _ in range(ticks):
-            if condition():
-                return
-            self.pass_time()
-        raise AssertionError("it never comes true")
-
     # ------------------------------------------------------------------ who has what
-
-    def leader_of(self, set_id: int) -> Broker | None:
-        leaders = [broker for broker in self.up() if broker.leads(set_id) and broker.node_id not in self.cut]
-        return max(leaders, key=lambda broker: broker.replica(set_id).node.term) if leaders else None
 
     def place(self, set_id: int) -> set[str]:
         """The names of the brokers that have the set open."""
@@ -334,12 +293,10 @@ class Flock:
 
     def publish(self, set_id: int, value: bytes) -> Appended:
         """Publish until it is acknowledged; a set without a leader gets time to find one."""
-        told: list[Any] = []
         for _ in range(400):
             leader = self.leader_of(set_id)
             if leader is not None and not leader.replica(set_id).node.transferee:
-                told.clear()
-                leader.engine.propose(set_id, encode_append(self.now_ms, batch.encode([value])), told.append)
+                told = leader.publish(set_id, value)
                 self.settle()
                 if told and isinstance(told[0], Appended):
                     return told[0]
