@@ -98,7 +98,7 @@ chaos: $(COMPLETE)  ## the long forms: LOOPS=50 kill -9, power loss, 10 GB throu
 	$(BIN)/python -m pytest tests/integration -m "not spark" -p no:xdist --chaos --chaos-loops $(LOOPS) -s
 	$(BIN)/python -m pytest tests/acceptance/test_archive.py -p no:xdist --chaos --durations=0
 	$(BIN)/python -m pytest tests/acceptance/test_spark_standalone.py tests/acceptance/test_spark_beyond_document.py -p no:xdist --chaos
-	$(BIN)/python -m pytest tests/acceptance/test_spark_under_fire.py -p no:xdist --chaos -s
+	$(BIN)/python -m pytest tests/acceptance/test_spark_under_fire.py tests/acceptance/test_spark_speculation.py -p no:xdist --chaos -s
 
 clean:  ## remove .venv and caches (never data)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist

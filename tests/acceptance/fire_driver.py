@@ -4,7 +4,8 @@ It reads a topic, shuffles the rows into another order in each run, and writes t
 as it is shipped: `FireWriter` only stands around its calls. At the phase and the batch that its plan names it kills the
 driver, Spark's Java processes and itself, all by SIGKILL. Some tasks fail once, after they have staged their rows, so
 that Spark runs them again. Some stage everything twice, and one of the two is never heard of: that is what speculation
-leaves behind, which Spark does not do with a local master, nor twice on one host.
+leaves behind, which Spark does not do with a local master, nor twice on one host. Where it does (`slow`), one task of
+each batch waits until Spark has started another attempt of it, and both stage the same rows: see `FireWriter`.
 
 The plan is one JSON object, given as the only argument. What happens is written to the plan's `log`, a line each.
 """
@@ -16,7 +17,9 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -34,6 +37,8 @@ from lanner.spark.write_options import WriteOptions, parse_write_options
 
 FAILS_ONE_IN = 10
 TWICE_ONE_IN = 4
+WAIT_SECONDS = 60
+SLOW = ("beaten", "first", "late")  # how the slow task of a batch goes, in turn
 
 
 class Plan(NamedTuple):
@@ -50,11 +55,21 @@ class Plan(NamedTuple):
     phase: str = ""  # in which it dies: stage, prepare, outcome or confirm; empty: it does not
     batch: int = 0  # at the earliest in this batch
     faults: bool = True  # tasks that fail, and tasks that are done twice
+    slow: bool = False  # one task of each batch waits for another attempt of it, which speculation starts
+    settings: Sequence[tuple[str, str]] = ()  # of the session
     group: int = 0  # the processes to kill
 
     def note(self, *words: object) -> None:
         with open(self.log, "a", encoding="utf-8") as file:
             file.write(" ".join(map(str, words)) + "\n")
+
+    def await_note(self, *words: object) -> None:
+        """Return when somebody, in whatever process, has noted this."""
+        line, ends = " ".join(map(str, words)), time.monotonic() + WAIT_SECONDS
+        while line not in Path(self.log).read_text(encoding="utf-8").splitlines():
+            if time.monotonic() > ends:
+                raise TimeoutError(f"nobody noted {line!r} for {WAIT_SECONDS} seconds")
+            time.sleep(0.02)
 
     def dies_in(self, phase: str, batch_id: int) -> bool:
         return self.phase == phase and batch_id >= self.batch
@@ -70,7 +85,13 @@ class Plan(NamedTuple):
 
 
 class FireWriter(LannerStreamWriter):
-    """The sink, with a plan around it."""
+    """The sink, with a plan around it.
+
+    Of a slow task two attempts, on two hosts, stage the same rows. In turn from batch to batch:
+    *beaten*, the first attempt has staged everything, and the other one is done before it; *first*, both have staged
+    everything, and the first attempt is done before the other one; *late*, the first attempt begins to stage when the
+    batch, with what the other one staged, is committed.
+    """
 
     def __init__(self, options: WriteOptions, plan: Plan) -> None:
         super().__init__(options)
@@ -81,7 +102,9 @@ class FireWriter(LannerStreamWriter):
         assert context is not None
         batch_id, task = int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId()
         attempt = context.attemptNumber()
-        plan.note("task", batch_id, task, attempt)
+        plan.note("task", batch_id, task, attempt, context.stageId())
+        if plan.slow and task == batch_id % plan.tasks:
+            return self._write_slowly(iterator, batch_id, task, attempt)
         finish = StageWriter.finish
 
         async def finish_under_fire(writer: StageWriter) -> Any:
@@ -102,6 +125,22 @@ class FireWriter(LannerStreamWriter):
             return random.choice([super(FireWriter, self).write(iter(rows)) for _ in range(2)])
         finally:
             StageWriter.finish = finish  # type: ignore[method-assign]
+
+    def _write_slowly(self, iterator: Iterator[Any], batch_id: int, task: int, attempt: int) -> WriterCommitMessage:
+        plan, how = self._plan, SLOW[batch_id % len(SLOW)]
+
+        def delayed() -> Iterator[Any]:
+            plan.await_note("committed", batch_id, plan.group)
+            yield from iterator
+
+        late = how == "late" and attempt == 0
+        staged = super().write(delayed() if late else iterator)
+        plan.note("staged", batch_id, plan.group, how, "again" if attempt else "")
+        if how == "first" and attempt == 0:
+            plan.await_note("staged", batch_id, plan.group, how, "again")
+        elif how == ("first" if attempt else "beaten"):
+            plan.await_note("committed", batch_id, plan.group)
+        return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         plan, prepare, look_until = self._plan, Commits._prepare, Commits._look_until
@@ -125,7 +164,7 @@ class FireWriter(LannerStreamWriter):
             Commits._prepare, Commits._look_until = prepare, look_until  # type: ignore[method-assign]
         if plan.dies_in("confirm", batchId):  # it is committed; partitions publish, and Spark has not noted it
             plan.die(batchId)
-        plan.note("committed", batchId)
+        plan.note("committed", batchId, plan.group)
 
 
 def source_with(plan: Plan) -> type[LannerDataSource]:
@@ -156,7 +195,7 @@ def run_query(spark: SparkSession, plan: Plan, sink: str) -> None:
 
 
 def main(plan: Plan) -> None:
-    spark = lanner.spark.session("under fire", master=plan.master)
+    spark = lanner.spark.session("under fire", master=plan.master, config=dict(plan.settings))
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(source_with(plan))
     run_query(spark, plan, "fire")

@@ -9,10 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 import venv
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +18,16 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
 
-import pyspark
 from pyarrow import parquet
 
 import lanner
 from lanner.spark import prepare
 from lanner.testing.cluster_process import ClusterProcess
-from lanner.testing.process import free_port
+from tests.acceptance.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LANNER = [sys.executable, "-m", "lanner.cli"]
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 PARTITIONS = 3
 
 PIPELINE = """\
@@ -74,43 +69,6 @@ def places(spark, sources):
     placed = udf(place, "string", useArrow=False)  # with Arrow Spark would ask for pandas
     return sources["orders"].select("partition", "offset", placed("value").alias("place"))
 """
-
-
-@contextmanager
-def standalone(folder: Path, environment: dict[str, str]) -> Iterator[tuple[str, list[Path]]]:
-    """A master and two workers of one core each; its address, and where the workers keep what executors have."""
-    master = f"spark://127.0.0.1:{free_port()}"
-    places = [folder / "worker-1", folder / "worker-2"]
-    with ExitStack() as running:
-        port = master.rpartition(":")[2]
-        words = ["master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"]
-        log = running.enter_context(daemon(folder / "master.log", words, environment))
-        until(log, "New state: ALIVE", 1)
-        for number, place in enumerate(places, 1):
-            words = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-            words += ["--work-dir", str(place), master]
-            running.enter_context(daemon(folder / f"worker-{number}.log", words, environment))
-        until(log, "Registering worker", 2)
-        yield master, places
-
-
-@contextmanager
-def daemon(log: Path, words: Sequence[str], environment: dict[str, str]) -> Iterator[Path]:
-    command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{words[0]}", *words[1:]]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment)
-    try:
-        yield log
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def until(log: Path, text: str, count: int) -> None:
-    ends = time.monotonic() + 90
-    while log.read_text(errors="replace").count(text) < count:
-        assert time.monotonic() < ends, log.read_text(errors="replace")
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -51,8 +51,21 @@ class Verdict(NamedTuple):
 class Fire:
     """One query, its topics and its checkpoint."""
 
-    def __init__(self, cluster: ClusterProcess, folder: Path, inputs: int, rows: int) -> None:
+    def __init__(
+        self,
+        cluster: ClusterProcess,
+        folder: Path,
+        inputs: int,
+        rows: int,
+        *,
+        master: str = "local[2,4]",
+        slow: bool = False,
+        settings: Sequence[tuple[str, str]] = (),
+    ) -> None:
         self.cluster = cluster
+        self.master = master
+        self.slow = slow
+        self.settings = settings
         self.inputs = inputs
         self.rows = rows
         self.kills: Counter[str] = Counter()
@@ -70,7 +83,7 @@ class Fire:
         noted = self._checkpoint / "commits"
         return 1 + max((int(one.name) for one in noted.glob("[0-9]*")), default=-1) if noted.exists() else 0
 
-    def plan(self, phase: str = "", *, after: int = 0, tasks: int = 3, master: str = "local[2,4]") -> Plan:
+    def plan(self, phase: str = "", *, after: int = 0, tasks: int = 3) -> Plan:
         """Read everything, or die in a phase, some batches from now."""
         return Plan(
             servers=self.cluster.address,
@@ -78,11 +91,13 @@ class Fire:
             target="out",
             checkpoint=str(self._checkpoint),
             log=str(self._log),
-            master=master,
+            master=self.master,
             tasks=tasks,
             rows=self.rows,
             phase=phase,
             batch=self.next_batch() + after,
+            slow=self.slow,
+            settings=self.settings,
         )
 
     def run(self, plan: Plan) -> int:
