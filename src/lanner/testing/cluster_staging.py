@@ -168,6 +168,14 @@ class ClusterStaging:
     # ------------------------------------------------------------------ the end
 
     def at_rest(self) -> bool:
+        """Whether no try is open, and none is on its way into the metadata."""
+        leader = self._cluster.leader(CLUSTER_SET)
+        if leader is None:
+            return False
+        node = leader.engine.replica(CLUSTER_SET).node
+        return node.applied_index == node.last_index and self._are_ended()
+
+    def _are_ended(self) -> bool:
         leaders = [self._cluster.leader(set_id) for set_id in (CLUSTER_SET, *self.run.traffic.set_ids)]
         found = [leader for leader in leaders if leader is not None]
         if len(found) < len(leaders):
@@ -180,7 +188,7 @@ class ClusterStaging:
 
     def finish(self, metadata: Cluster) -> None:
         """Read everything once more, on every replica, and judge it."""
-        if not self.at_rest():
+        if not self._are_ended():
             raise Broken("try never ends", CLUSTER_SET, "it began again after everything had come to rest")
         for set_id in self.run.traffic.set_ids:
             for node_id in metadata.sets[set_id].nodes:
