@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -14,7 +17,9 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr, udf
 
 import lanner
 from lanner.spark.source import LannerDataSource
@@ -106,3 +111,51 @@ def test_a_leader_that_dies_in_the_middle_of_a_stream_is_survived(
     assert killed
     assert sorted(found) == expected
     cluster.restart(killed[0])
+
+
+def test_a_commit_is_given_up_when_it_may_take_no_longer(
+    spark: SparkSession, cluster: ClusterProcess, tmp_path: Path
+) -> None:
+    """A partition's only broker dies when everything is staged, so that it cannot promise to publish. Were there more
+    time, it would be back."""
+    with lanner.sync.connect(cluster.address) as queue:
+        queue.admin.create_topic("alone", partitions=3, replication=1)
+        queue.admin.create_topic("everywhere", partitions=1, replication=3)
+        metadata = cluster.number_of(queue.admin.describe_cluster().metadata_leader)
+    cluster.until(lambda: 0 not in cluster.leaders("alone"), 20, "a partition has no leader")
+    leaders = cluster.leaders("alone")
+    partition = next(number for number, leader in enumerate(leaders) if leader != metadata)
+    killed = tmp_path / "killed"
+
+    def when_killed(number: int) -> str:
+        while number and not killed.exists():
+            time.sleep(0.02)
+        return str(number)
+
+    rows = spark.range(0, 2, 1, 2)
+    place = "if(id = 0, 'alone', 'everywhere') as topic", f"if(id = 0, {partition}, 0) as partition"
+    frame = rows.select(udf(when_killed, "string", useArrow=False)("id").alias("value"), *map(expr, place))
+    writer = frame.write.format("lanner").options(servers=cluster.address, commitTimeout="1s").mode("append")
+    status, over = spark.sparkContext.statusTracker(), threading.Event()
+
+    def one_is_staged() -> bool:
+        stages = map(status.getStageInfo, status.getActiveStageIds())
+        return over.is_set() or any(stage.numCompletedTasks for stage in stages if stage is not None)
+
+    def kill() -> None:
+        cluster.until(one_is_staged, 60, "no task has staged its row")
+        cluster.kill(leaders[partition])
+        killed.touch()
+        over.wait(30)
+        cluster.restart(leaders[partition])
+
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill)
+        try:
+            with pytest.raises(PySparkException, match="TransactionAborted"):
+                writer.save()
+        finally:
+            over.set()
+    killing.result()
+    everywhere = spark.read.format("lanner").options(servers=cluster.address, subscribe="everywhere").load()
+    assert everywhere.count() == 0

@@ -84,6 +84,18 @@ class Query:
         return sorted(itertools.chain.from_iterable(self.batches[before:]))
 
 
+def in_turn(queue: Any, topic: str) -> int:
+    """Publish "early" to each of three partitions, then, at least a millisecond later, "late". When that began."""
+    early = [queue.publish(topic, f"early {number}", partition=number) for number in range(3)]
+    clock = Topic(queue, partitions=1)
+    while queue.publish(clock.name, b"tick").timestamp_ms <= early[-1].timestamp_ms:
+        pass
+    late = [queue.publish(topic, f"late {number}", partition=number) for number in range(3)]
+    found: int = late[0].timestamp_ms
+    assert found > max(receipt.timestamp_ms for receipt in early)
+    return found
+
+
 def await_listeners(spark: SparkSession) -> None:
     """Return when every event of Spark so far was handled."""
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
@@ -142,11 +154,12 @@ def test_the_next_batch_takes_as_much_as_it_may(
     spark: SparkSession, broker: BrokerProcess, queue: Any, tmp_path: Path
 ) -> None:
     topic = Topic(queue)
-    expected = topic.publish(25)
+    larger, smaller = topic.publish(20, partition=0), topic.publish(5, partition=1)
     options = {"subscribe": topic.name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 10}
     query = Query(spark, broker, tmp_path, **options)
-    assert query.run() == sorted(expected)
+    assert query.run() == sorted(larger + smaller)
     assert [len(batch) for batch in query.batches] == [10, 10, 5]
+    assert len(set(query.batches[0]) & set(smaller)) == 2, "its share of the backlog"
 
 
 def test_a_batch_waits_until_there_is_enough(
@@ -213,12 +226,24 @@ def test_new_partitions_are_read_from_their_beginning(
     assert query.run() == sorted(expected)
 
 
-def test_some_partitions_are_assigned(spark: SparkSession, broker: BrokerProcess, queue: Any, tmp_path: Path) -> None:
+def test_some_partitions_are_assigned_and_read_from_a_time_on(
+    spark: SparkSession, broker: BrokerProcess, queue: Any, tmp_path: Path
+) -> None:
     topic = Topic(queue, partitions=3)
-    for partition in range(3):
-        queue.publish(topic.name, f"in {partition}", partition=partition)
-    assigned = f'{{"{topic.name}": [0, 2]}}'
-    assert Query(spark, broker, tmp_path, assign=assigned, startingOffsets="earliest").run() == ["in 0", "in 2"]
+    later_ms = in_turn(queue, topic.name)
+    options = {"assign": json.dumps({topic.name: [0, 2]}), "startingTimestamp": later_ms}
+    assert Query(spark, broker, tmp_path, **options).run() == ["late 0", "late 2"]
+
+
+def test_each_partition_is_read_from_a_time_of_its_own_or_the_latest(
+    spark: SparkSession, broker: BrokerProcess, queue: Any, tmp_path: Path
+) -> None:
+    topic = Topic(queue, partitions=3)
+    later_ms = in_turn(queue, topic.name)
+    times = json.dumps({topic.name: {"0": later_ms, "1": later_ms + 3_600_000, "2": 0}})
+    options = {"startingOffsetsByTimestamp": times, "startingOffsetsByTimestampStrategy": "latest"}
+    query = Query(spark, broker, tmp_path, subscribe=topic.name, **options)
+    assert query.run() == ["early 2", "late 0", "late 2"]
 
 
 def test_a_topic_created_again_under_the_same_name_is_noticed(
