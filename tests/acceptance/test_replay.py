@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LANNER = [sys.executable, "-m", "lanner.cli"]
 HOUR_MS = 3_600_000
+COUNT = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +76,28 @@ def end_of(queue: lanner.sync.Queue, topic: str) -> int:
 def test_a_replay_that_is_killed_and_repeated_under_its_id_publishes_every_message_once(
     spark: SparkSession, broker: BrokerProcess, queue: lanner.sync.Queue
 ) -> None:
-    alternating(queue, "victim", 6_000)
-    words = ["replay", "victim", "--to", "victim-again", "--id", "monday", "--rate", "2000", "--servers", broker.native]
+    alternating(queue, "victim", COUNT)
+    words = ["replay", "victim", "--to", "victim-again", "--id", "monday", "--rate", "1000", "--servers", broker.native]
     killed = subprocess.Popen([*LANNER, *words], start_new_session=True, stdout=subprocess.DEVNULL)
     try:
         ends = time.monotonic() + 240
-        while end_of(queue, "victim-again") < 500 and killed.poll() is None and time.monotonic() < ends:
+        while end_of(queue, "victim-again") < 200 and killed.poll() is None and time.monotonic() < ends:
             time.sleep(0.02)
     finally:
         os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()
     before = end_of(queue, "victim-again")
-    assert 500 <= before < 6_000
+    assert 200 <= before < COUNT
     source = Source(broker.native, "victim")
     done = replay(spark, source, broker.native, "victim-again", replay_id="monday")
     assert done.resumed
-    assert 0 < done.messages <= 6_000 - before
+    assert 0 < done.messages <= COUNT - before
     found = audit_topics(spark, Side(broker.native, "victim"), Side(broker.native, "victim-again"))
     assert [(one.is_clean, one.order) for one in found] == [(True, "the same in each priority")] * 2
-    assert sum(one.other_messages for one in found) == 6_000
+    assert sum(one.other_messages for one in found) == COUNT
     again = replay(spark, source, broker.native, "victim-again", replay_id="monday")
     assert (again.messages, again.resumed) == (0, True)
-    assert replay(spark, source, broker.native, "victim-again").messages == 6_000  # another id is another replay
+    assert replay(spark, source, broker.native, "victim-again").messages == COUNT  # another id is another replay
 
 
 def timed(queue: lanner.sync.Queue, topic: str, now_ms: int) -> None:
