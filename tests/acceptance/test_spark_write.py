@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import subprocess
-import sys
-import textwrap
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -20,6 +17,7 @@ pytest.importorskip("pyarrow", reason="the extra 'spark' is not installed")
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
 
 import lanner
 from lanner.testing.process import BrokerProcess
@@ -136,6 +134,37 @@ def test_a_batch_write_under_a_name_is_done_once(
     assert values(queue, topic) == numbers(*range(5), *range(10, 15))
 
 
+def test_batches_are_compressed_with_the_codec_that_was_chosen(
+    spark: SparkSession, broker: BrokerProcess, queue: Any, topic: str
+) -> None:
+    frame = spark.range(0, 1_000, 1, 1).selectExpr("repeat(cast(id as string), 400) as value")
+    write(frame, broker, topic=topic, codec="zstd")
+    found = messages(queue, topic)
+    assert len(found) == 1_000
+    stored = sum(part.bytes for part in queue.admin.describe(topic).partitions)
+    assert 0 < stored < sum(len(message.value) for message in found) / 10
+
+
+def test_rows_that_wait_for_the_others_longer_than_they_may_are_not_written(
+    spark: SparkSession, broker: BrokerProcess, queue: Any, topic: str
+) -> None:
+    """The second task is done when the broker says that what the first one staged is gone."""
+    metrics = f"{broker.url}/metrics"
+
+    def after_expiry(number: int) -> str:
+        ends = time.monotonic() + 20
+        while number and "lanner_transactions_stages_expired_total 0\n" in urlopen(metrics).read().decode():
+            if time.monotonic() > ends:
+                break
+            time.sleep(0.02)
+        return str(number)
+
+    value = udf(after_expiry, "string", useArrow=False)("id").alias("value")
+    with pytest.raises(PySparkException, match="StageExpired"):
+        write(spark.range(0, 2, 1, 2).select(value), broker, topic=topic, stageTimeout="1s")
+    assert values(queue, topic) == []
+
+
 def test_an_empty_frame_is_committed_too(spark: SparkSession, broker: BrokerProcess, queue: Any, topic: str) -> None:
     frame = spark.range(0).selectExpr("cast(id as string) as value")
     write(frame, broker, topic=topic, transactionalId=topic, transactionSequence=0)
@@ -236,41 +265,3 @@ def test_a_batch_that_foreach_batch_writes_under_a_name_shows_once_when_it_is_re
     run()
     assert batches == [0, 1, 1, 2], "the second batch was written again"
     assert values(queue, topic) == [*shown, b"4 is there 1 times"]
-
-
-DRIVER = """
-    import sys, lanner.spark
-
-    servers, topic, source, checkpoint = sys.argv[1:]
-    spark = lanner.spark.session("victim", config={"spark.sql.shuffle.partitions": 2})
-    spark.sparkContext.setLogLevel("OFF")
-    frame = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(source)
-    writer = frame.writeStream.format("lanner").options(servers=servers, topic=topic, checkpointLocation=checkpoint)
-    query = writer.start()
-    print("started", flush=True)
-    query.awaitTermination()
-"""
-
-
-def test_a_driver_that_is_killed_goes_on_from_its_checkpoint(
-    spark: SparkSession, broker: BrokerProcess, queue: Any, topic: str, tmp_path: Path
-) -> None:
-    source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
-    for start in range(0, 40, 2):
-        feed(source, start, start + 1)
-    arguments = [broker.native, topic, str(source), str(checkpoint)]
-    victim = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(DRIVER), *arguments], stdout=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        assert victim.stdout is not None
-        assert victim.stdout.readline() == b"started\n"
-        with queue.reader(topic) as reader:  # the first batch shows: some others are under way
-            assert next(iter(reader)) is not None
-    finally:
-        os.killpg(victim.pid, signal.SIGKILL)
-        victim.wait()
-        if victim.stdout is not None:
-            victim.stdout.close()
-    stream(spark, broker, source, checkpoint, "value", topic=topic)
-    assert values(queue, topic) == numbers(*range(40))
