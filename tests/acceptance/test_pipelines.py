@@ -141,12 +141,14 @@ def test_a_topic_is_decoded_transformed_and_written_and_what_does_not_decode_is_
 ONCE = """\
 name: once
 servers: {servers}
+checkpoints: ./progress
 sources:
   numbers: {{topic: {topic}}}
 queries:
   copies:
     sql: select key, value, priority, timestamp '2100-01-01 00:00:00Z' as deliver_at from numbers
     sink: {{topic: {topic}-copies, transactional_id: {topic}-copies}}
+    checkpoint: ./progress-of-copies
     trigger: {{available_now: true}}
     restart: {{limit: 0}}
   counts:
@@ -166,8 +168,8 @@ def test_a_batch_that_is_run_again_is_in_its_topics_once_in_every_mode(
         queue.publish_many("once", [b"%d" % turn] * 10, keys=[b"k%d" % (number % 2) for number in range(10)])
         ended, status = ran(spark, file, text)
         assert ended, [(one.name, one.error) for one in status.queries]
-        for query in ("copies", "counts"):  # as if Spark had died behind the sink's commit, and before it noted it
-            commits = tmp_path / "checkpoints" / query / "commits"
+        for place in ("progress-of-copies", "progress/counts"):
+            commits = tmp_path / place / "commits"  # as if Spark had died behind the sink's commit, before it noted it
             assert (commits / str(turn)).exists()
             for name in (str(turn), f".{turn}.crc"):
                 (commits / name).unlink(missing_ok=True)
@@ -185,6 +187,8 @@ def test_files_and_patterns_are_sources_and_a_python_function_is_a_query(
     (tmp_path / "refunds" / "one.csv").write_text("1,late\n2,broken\n")
     for topic in ("north-sales", "south-sales", "other"):
         queue.publish(topic, "x")
+    for value in ("box;3", "box;heavy"):
+        queue.publish("parcels", value)
     (tmp_path / "join.py").write_text(
         "def joined(spark, sources):\n    return sources['refunds'].selectExpr('id', 'upper(reason) as reason')\n"
     )
@@ -194,6 +198,15 @@ servers: {broker.native}
 sources:
   refunds: {{format: csv, path: ./refunds, columns: {{id: bigint, reason: string}}}}
   sales: {{pattern: '.*-sales'}}
+  parcels:
+    topics: [north-sales, parcels]
+    options: {{startingOffsets: '{{"north-sales": {{"0": -1, "1": -1}}, "parcels": {{"0": -2, "1": -2}}}}'}}
+    decode:
+      format: csv
+      columns: {{word: string, size: int}}
+      options: {{sep: ';'}}
+      invalid: {{topic: parcels-invalid}}
+  later: {{topic: parcels, starting: latest}}
 queries:
   upper:
     python: join.py:joined
@@ -205,11 +218,24 @@ queries:
     sink: {{memory: sale_topics}}
     trigger: {{available_now: true}}
     restart: {{limit: 0}}
+  sizes:
+    sql: select word, size, topic from parcels
+    sink: {{memory: parcel_sizes}}
+    trigger: {{available_now: true}}
+    restart: {{limit: 0}}
+  latest:
+    sql: select value from later
+    sink: {{memory: later_parcels}}
+    trigger: {{available_now: true}}
+    restart: {{limit: 0}}
 """
     ended, status = ran(spark, tmp_path / "mixed.yaml", text)
     assert ended, [(one.name, one.error) for one in status.queries]
     assert {tuple(row) for row in spark.table("upper_refunds").collect()} == {(1, "LATE"), (2, "BROKEN")}
     assert {row["topic"] for row in spark.table("sale_topics").collect()} == {"north-sales", "south-sales"}
+    assert [tuple(row) for row in spark.table("parcel_sizes").collect()] == [("box", 3, "parcels")]
+    assert values(queue, "parcels-invalid") == [b"box;heavy"]
+    assert spark.table("later_parcels").count() == 0
 
 
 FAILING = """\
