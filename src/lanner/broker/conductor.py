@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from lanner import limits
+from lanner.broker.ports import Applied
 from lanner.cluster import AbortReason, Cluster, Try, encode_end_tries, encode_forget_transactions
 from lanner.errors import LannerError
 from lanner.wire.staging import ReportItem, ReportKind
@@ -34,7 +35,7 @@ _EARLY_MAX: Final = 10_000
 class Metadata(Protocol):
     """The metadata's log, on the broker that leads it."""
 
-    def propose(self, command: bytes, told: Callable[[Any], None]) -> None:
+    def propose(self, command: bytes, told: Callable[[Applied], None]) -> None:
         """`told` hears once what the command came to, or the error that stopped it; LannerError: nothing happened."""
 
 
@@ -227,7 +228,7 @@ class Conductor:
     def _propose(self, command: bytes, again: Callable[[], None]) -> None:
         term = self._term
 
-        def told(result: Any) -> None:
+        def told(result: Applied) -> None:
             if self._term != term:
                 return  # of a time that is over
             self._in_flight = False

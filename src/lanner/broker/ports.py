@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from lanner import cluster, partition
 from lanner.wire.connection import Reply
 from lanner.wire.messages import AnswerT, Asked, Command
 
 Result = TypeVar("Result")
 
+Applied = partition.Result | cluster.Result  # what applying one entry of a log came to
 Kick = Callable[[], None]  # something may be waiting: pump the engine at the end of this turn of the loop
 Fail = Callable[[Exception], None]  # this broker cannot go on, for this reason
-Spawn = Callable[[Coroutine[Any, Any, Any]], None]  # run this beside everything else, until the broker stops
+Spawn = Callable[[Coroutine[Any, Any, object]], None]  # run this beside everything else, until the broker stops
 
 
 class Clock(Protocol):
@@ -89,7 +91,7 @@ class Belonging(Protocol):
 class Proposer(Protocol):
     """Change the metadata."""
 
-    async def propose(self, command: bytes, timeout_ms: int = 10_000) -> Any:
+    async def propose(self, command: bytes, timeout_ms: int = 10_000) -> Applied:
         """Put a command into the metadata's log, wherever it is led; its result once it has applied on this broker."""
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from lanner.broker.ports import Conditions, Kick, Leaders, PeerCalls
+from lanner.broker.ports import Applied, Conditions, Kick, Leaders, PeerCalls
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.broker.replicas.replica import OnApplied
 from lanner.cluster import is_known
@@ -54,20 +54,20 @@ class Outcomes:
     """The results of the latest commands, by index; for callers that had them proposed elsewhere."""
 
     def __init__(self) -> None:
-        self._results: OrderedDict[int, tuple[int, Any]] = OrderedDict()
+        self._results: OrderedDict[int, tuple[int, Applied]] = OrderedDict()
 
-    def note(self, index: int, command: bytes, result: Any) -> None:
+    def note(self, index: int, command: bytes, result: Applied) -> None:
         self._results[index] = (hash(command), result)
         if len(self._results) > OUTCOMES_MAX:
             self._results.popitem(last=False)
 
-    def at(self, index: int) -> Any:
+    def at(self, index: int) -> Applied:
         """Return the result at an index; an error for one that came within a snapshot, whose result is not known."""
         if index not in self._results:
             return ServiceUnavailable("the change was applied, but its outcome is not known here: look, or ask again")
         return self._results[index][1]
 
-    def success_of(self, command: bytes, after_index: int) -> Any:
+    def success_of(self, command: bytes, after_index: int) -> Applied:
         """Return the result of this command when it took effect after an index; None: it did not."""
         wanted = hash(command)
         for index, (other, result) in self._results.items():
@@ -100,7 +100,7 @@ class Proposals:
         self._loop = asyncio.get_running_loop()
         self.outcomes = Outcomes()
 
-    async def propose(self, command: bytes, timeout_ms: int = PROPOSE_TIMEOUT_MS) -> Any:
+    async def propose(self, command: bytes, timeout_ms: int = PROPOSE_TIMEOUT_MS) -> Applied:
         """Put a command into the metadata's log, wherever it is led; its result once it has applied on this broker.
 
         DeadlineExceeded means that it may have taken effect or not. A command whose outcome was not heard is proposed
@@ -111,7 +111,7 @@ class Proposals:
         self._follow()
         return result
 
-    async def _propose(self, command: bytes, timeout_ms: int) -> Any:
+    async def _propose(self, command: bytes, timeout_ms: int) -> Applied:
         ends = self._loop.time() + timeout_ms / 1_000
         backoff = Backoff(_AGAIN_SECONDS_MIN, _AGAIN_SECONDS_MAX)
         began_at, repeated = self._engine.metadata_index, False
@@ -135,7 +135,7 @@ class Proposals:
                 return first
             return result
 
-    async def _propose_once(self, command: bytes, timeout_ms: int) -> Any:
+    async def _propose_once(self, command: bytes, timeout_ms: int) -> Applied:
         leader = self._leaders.leader_of(CLUSTER_SET)
         if leader == self._node_id:
             index, result = await self.propose_here(command, timeout_ms)
@@ -147,13 +147,13 @@ class Proposals:
         await self._waiting.until(lambda: self._engine.metadata_index >= index, timeout_ms)
         return self.outcomes.at(index)
 
-    async def propose_here(self, command: bytes, timeout_ms: int) -> tuple[int, Any]:
+    async def propose_here(self, command: bytes, timeout_ms: int) -> tuple[int, Applied]:
         """Put a command into the log of this broker, if it leads; the index at which it applied, and its result."""
         if not 0 < len(command) <= COMMAND_BYTES_MAX:
             raise ValidationError(f"a command of {len(command)} bytes is too short or too long")
         if not is_known(command):  # once it is committed, nobody may skip it
             raise NotSupported(f"command {command[0]} is not known to the broker that leads the metadata: upgrade that")
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Applied] = self._loop.create_future()
         index = self._engine.propose(CLUSTER_SET, command, answer_to(future))
         self._kick()
         try:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from lanner import limits
+from lanner.broker.ports import RunInThread, Spawn
 from lanner.broker.replicas.engine import Engine
 from lanner.errors import LannerError, StorageDamaged
 from lanner.ledger import Files, Stored, read_entry
@@ -53,10 +54,10 @@ class Scrubbing:
         engine: Engine,
         files: Files,
         table: SealedTable,
-        in_reader: Callable[[Callable[[], Any]], Awaitable[Any]],
+        in_reader: RunInThread,
         bytes_per_second: int,
         fail: Callable[[LannerError], None],
-        spawn: Callable[[Coroutine[Any, Any, Any]], None],
+        spawn: Spawn,
     ) -> None:
         self._engine = engine
         self._files = files

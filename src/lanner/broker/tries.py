@@ -16,15 +16,15 @@ pump it once more. Nothing here is saved: after a crash a new `Tries` over the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lanner.broker.attendant import Attendant
 from lanner.broker.conductor import Conductor
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
-from lanner.broker.replicas.replica import OnAnswer
+from lanner.broker.replicas.replica import OnAnswer, OnApplied
 from lanner.cluster import AbortReason
 from lanner.errors import LannerError, ServiceUnavailable, StageExpired, TopicFull, TransactionUnknown, ValidationError
-from lanner.partition import Partition, Prepare, PublishStages, WithdrawStages
+from lanner.partition import Answer, Partition, Prepare, PublishStages, WithdrawStages
 from lanner.wire.staging import ReportItem
 
 
@@ -74,7 +74,7 @@ class _OverEngine:
         self.worked = True
         self._engine.ask(set_id, request, lambda answer, _index: told(not isinstance(answer, LannerError)))
 
-    def propose(self, command: bytes, told: Callable[[Any], None]) -> None:
+    def propose(self, command: bytes, told: OnApplied) -> None:
         self._engine.propose(CLUSTER_SET, command, told)
         self.worked = True
 
@@ -189,7 +189,7 @@ class Tries:
             on_answer(None, 0)  # it was prepared, else it were not committed
             return
 
-        def told(answer: Any, index: int) -> None:
+        def told(answer: Answer, index: int) -> None:
             if isinstance(answer, StageExpired | TopicFull):
                 self.attendant.refuse(token, set_id, answer.name)
             else:

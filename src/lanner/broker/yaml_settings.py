@@ -8,7 +8,7 @@ structure but a list of values.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -35,7 +35,7 @@ def read_settings(text: str) -> Iterator[tuple[str, str | list[str] | None, int]
         yield str(name.value), _plain(value), name.start_mark.line + 1
 
 
-def _plain(node: Any) -> str | list[str] | None:
+def _plain(node: yaml.Node) -> str | list[str] | None:
     if node.tag == _NULL or node.tag not in yaml.SafeLoader.yaml_constructors:
         return None
     if isinstance(node, yaml.ScalarNode):

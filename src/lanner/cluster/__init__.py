@@ -55,7 +55,7 @@ from lanner.cluster.group_changes import (
 )
 from lanner.cluster.grouped import Group, GroupRow, MemberRow, Rebalance, Subscription
 from lanner.cluster.grouping import Admitted, Changed, GroupsChanged
-from lanner.cluster.machine import Cluster, Outcome
+from lanner.cluster.machine import Cluster, Outcome, Result
 from lanner.cluster.registration import Registration
 from lanner.cluster.settings import check_settings
 from lanner.cluster.staged import (
@@ -127,6 +127,7 @@ __all__ = [
     "Replica",
     "ReplicaRow",
     "ReplicaSet",
+    "Result",
     "Rows",
     "Step",
     "Subscription",

@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
 
     result: Result
     live: bool = False
-    released: tuple[tuple[int, tuple[int, ...] | None], ...] = ()
+    released: tuple[()] = ()
     deliverable: bool = False
 
 

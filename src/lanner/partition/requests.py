@@ -230,8 +230,11 @@ class Prepared(NamedTuple):
     stages: int  # in all of the manifest
 
 
+Result = Appended | Staged | LannerError | None
+
+
 class Outcome(NamedTuple):
-    result: Appended | Staged | LannerError | None
+    result: Result
     live: bool  # the entry's payload must stay readable
     released: Sequence[tuple[int, tuple[int, ...] | None, int]]  # index, positions still needed (None: none), bytes
     deliverable: bool  # waiting polls should look again

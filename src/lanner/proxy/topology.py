@@ -10,10 +10,10 @@ was forgotten and found again has the same numbers, and what is counted by them 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -205,7 +205,7 @@ def without_hint(error: NotLeader) -> NotLeader:
     return NotLeader(error.message, **{**error.details, "leader": "", "address": ""})
 
 
-def _settings(given: dict[str, Any]) -> TopicSettings:
+def _settings(given: Mapping[str, object]) -> TopicSettings:
     """As far as this release knows them: brokers may be newer."""
     return TopicSettings.from_dict({name: value for name, value in given.items() if name in _SETTING_NAMES})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import pytest
 
@@ -26,6 +26,7 @@ from lanner.proxy.upstream import WAITING_MAX, Upstream
 from lanner.wire.cluster import Scrub
 from lanner.wire.members import Heartbeat
 from lanner.wire.messages import (
+    AnswerT,
     Call,
     Empty,
     Metadata,
@@ -168,6 +169,15 @@ async def test_every_call_that_clients_bring_to_the_right_broker_themselves_has_
     astray = [row for row in ROWS.values() if row.where is Where.HERE and row.strict]
     assert astray, "the table has such calls"
     assert [row.command.name for row in astray if row.call not in proxy.service.ways] == []
+
+
+async def test_a_way_of_the_proxy_takes_and_gives_what_its_row_says(proxy: Proxy) -> None:
+    for call, way in proxy.service.ways.items():
+        hints = get_type_hints(way)
+        if hints["call"] == Call[AnswerT]:  # one for several calls: typed for whatever it is asked
+            assert hints["return"] == Answer[AnswerT]
+        else:
+            assert hints == {"identity": Identity, "call": call, "return": Answer[ROWS[call].answer]}, way
 
 
 async def test_a_scrub_is_for_a_broker_itself(proxy: Proxy) -> None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lanner import limits
 from lanner.api.rest.bodies import Body, BodyRefused, ClientGone
 from lanner.api.rest.names import refuse_near_misses
 from lanner.api.rest.openapi import build_document
-from lanner.api.rest.operations import Call, Door, Operation, Prepared, Raw, Streamed
+from lanner.api.rest.operations import AnyCall, Call, Door, Operation, Prepared, Raw, Streamed
 from lanner.api.rest.origins import Gate, cors_headers, preflight_headers
 from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import OWN_PATHS, Answer, answer_to, answer_to_unexpected, explain
@@ -43,11 +44,6 @@ from lanner.net.unfinished import Unfinished
 if TYPE_CHECKING:
     from lanner.api.ports import Service
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 _DISCARD_MS: Final = 2_000
 _DISCARD_BYTES_MAX: Final = 64 * limits.MIB
 _QUERY_FIELDS_MAX: Final = 32
@@ -67,7 +63,7 @@ def build_app(
     unfinished: Unfinished | None = None,
     seats: Seats | None = None,
     body_deadline_ms: int = limits.BODY_DEADLINE_MS,
-) -> AsgiApp:
+) -> ASGIApp:
     """The whole door as an ASGI application."""
     door = Door(service, unfinished or Unfinished(), seats or Seats(), body_deadline_ms)
     gate = gate or Gate()
@@ -101,7 +97,7 @@ async def _serve_allowed_page(
     """The same for a page of another site that the operator lets in: its browser wants to hear that."""
     cors = cors_headers(headers[b"origin"])
 
-    async def tell(message: MutableMapping[str, Any]) -> None:
+    async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message["headers"], *cors]
         await send(message)
@@ -225,7 +221,7 @@ class Endpoint:
             return _encoder.encode(reply.make())
         return await self._door.service.in_reader(lambda: msgspec.json.encode(reply.make()))
 
-    async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> Call[Any, Any]:
+    async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> AnyCall:
         headers = dict(scope["headers"])
         path = _path_values(scope["path_params"])
         query: msgspec.Struct = _NO_QUERY
@@ -272,7 +268,7 @@ class Endpoint:
         return body
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> object:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

@@ -8,14 +8,14 @@ over, and one too many is refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.types import Receive
 
 from lanner import limits
 from lanner.api.rest.operations import Door
 from lanner.errors import LannerError, MessageTooLarge, Overloaded, RequestTimeout
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 BODIES_BYTES_MAX: Final = 128 * limits.MIB
 

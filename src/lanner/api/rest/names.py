@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import inspect
@@ -33,7 +33,7 @@ def known_names(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-def _gather(info: Any, path: str, found: dict[str, tuple[str, ...]]) -> None:
+def _gather(info: inspect.Type, path: str, found: dict[str, tuple[str, ...]]) -> None:
     if isinstance(info, inspect.Metadata):
         _gather(info.type, path, found)
     elif isinstance(info, inspect.StructType):

@@ -87,6 +87,9 @@ class Call(Generic[BodyT_co, QueryT_co]):
         return self.door.service
 
 
+AnyCall = Call[msgspec.Struct, msgspec.Struct]
+
+
 @dataclass(frozen=True, slots=True)
 class Raw:
     """A reply that is not JSON."""
@@ -124,9 +127,9 @@ class Operation:
 
     method: str
     path: str
-    handler: Callable[[Call[Any, Any]], Awaitable[Reply]]
+    handler: Callable[[Call[Any, Any]], Awaitable[Reply]]  # of its body and its query, as a test over annotations says
     summary: str
-    reply: Any = None  # a struct, a mapping type, or None: no content
+    reply: object = None  # a struct, a mapping type, or None: no content
     body: type[msgspec.Struct] = NoBody
     query: type[msgspec.Struct] = NoQuery
     errors: tuple[type[LannerError], ...] = ()

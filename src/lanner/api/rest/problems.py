@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -119,7 +119,7 @@ def _lone_surrogate(raw: bytes) -> str | None:
     if b"\\u" not in raw:
         return None
     try:
-        waiting: list[tuple[str, Any]] = [("", json.loads(raw))]
+        waiting: list[tuple[str, object]] = [("", json.loads(raw))]
     except (ValueError, RecursionError):
         return None
     while waiting:

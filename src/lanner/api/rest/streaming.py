@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UnsetType
@@ -126,7 +126,7 @@ async def _fetched(
     """The next page; None: the client has gone."""
     fetching = asyncio.ensure_future(call.ask(asked))
     fetching.add_done_callback(_look_at)
-    either: set[asyncio.Future[Any]] = {fetching, leaving}
+    either: set[asyncio.Future[Answer[Fetched]] | asyncio.Future[None]] = {fetching, leaving}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:

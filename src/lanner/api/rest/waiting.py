@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from lanner.api.rest.operations import Call
+from lanner.api.rest.operations import AnyCall
 from lanner.errors import ServiceUnavailable
 
 Result = TypeVar("Result")
 
 
-async def while_there(call: Call[Any, Any], work: Awaitable[Result]) -> Result:
+async def while_there(call: AnyCall, work: Awaitable[Result]) -> Result:
     """Wait for this work, and cancel it when the client goes away."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(call.disconnected())

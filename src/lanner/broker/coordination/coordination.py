@@ -23,12 +23,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lanner import limits
 from lanner.broker.coordination.figures import GROUPS_TOLD_MAX, Counts, Figures, figures_of
 from lanner.broker.coordination.homes import Homes
-from lanner.broker.ports import Clock
+from lanner.broker.ports import Applied, Clock
 from lanner.broker.replicas.engine import CLUSTER_SET, Engine
 from lanner.cluster import Altered, Change, Cluster, GroupsChanged, Joined, Left, encode_change_groups
 from lanner.cluster.assignors import ASSIGNORS, Answer
@@ -170,7 +170,7 @@ class Coordination:
     def _propose(self, due: Sequence[Change], now_ms: int) -> None:
         term = self._term
 
-        def told(result: Any) -> None:
+        def told(result: Applied) -> None:
             if self._term != term:
                 return  # of a time that is over
             self._in_flight = False

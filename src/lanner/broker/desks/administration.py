@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from lanner import features, limits, partition
 from lanner.broker.desks.desk import Desk
@@ -117,7 +117,7 @@ class Administration(Desk):
         """A new topic as it was made, whether or not others have heard of it, filled it, or deleted it meanwhile."""
         return Answer(self._as_known(await self._make(call.name, call.settings, call.create_id)))
 
-    async def _make(self, name: str, settings: Mapping[str, Any], create_id: str = "") -> Topic:
+    async def _make(self, name: str, settings: Mapping[str, object], create_id: str = "") -> Topic:
         """A new topic, on whichever brokers; done when every partition of it has a leader.
 
         Under its id the create is known when it is asked again, here or at another broker."""
@@ -128,7 +128,8 @@ class Administration(Desk):
         create_id = (create_id or secrets.token_hex(8)) if known else ""
         command = encode_create_topic(name, TopicSettings.from_dict(given), created_ms, create_id)
         try:
-            made: Topic = await self._change_cluster(command)
+            made = await self._change_cluster(command)
+            assert isinstance(made, Topic)
         except TopicExists:
             # Below that level the attempt before, whose answer was lost, is known only by its moment.
             found = self._engine.cluster.topics.get(name)
@@ -328,6 +329,7 @@ class Administration(Desk):
         for number, _ in self._replicas_with(found, call.group, partitions):
             while True:  # a decision takes a bounded number of them
                 count = await self._ask(found, number, request)
+                assert isinstance(count, int)
                 total += count
                 if call.offsets is not None or not count:
                     break

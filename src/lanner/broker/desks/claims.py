@@ -44,6 +44,7 @@ class Claims(MemberDesk):
             fence = await self._fencing.fence(call, topic, number)
             assert fence is not None, "members are always resolved"
             claimed = await self._ask(topic, number, partition.Claim(call.group, call.member_id, fence, call.start))
+            assert isinstance(claimed, partition.Claimed)
         except NotLeader:
             raise
         except LannerError as error:

@@ -177,6 +177,7 @@ class Consumption(Desk):
                 answers = await self._ask(found, number, request)
             except NotLeader:
                 return  # those of other partitions take effect all the same
+            assert isinstance(answers, list)
             for place, (code, count) in zip(places, answers, strict=True):
                 results[place] = SettledItem(code, count)
 

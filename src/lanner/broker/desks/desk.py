@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from lanner.broker.desks.fencing import REFUSALS, Fencing, placed
 from lanner.broker.desks.leases import LeaseReader
@@ -17,6 +17,7 @@ from lanner.broker.desks.polling import Polling
 from lanner.broker.desks.questions import Questions
 from lanner.broker.desks.routes import Routes
 from lanner.broker.parts import Parts
+from lanner.broker.ports import Applied
 from lanner.broker.readiness import Verdict
 from lanner.broker.replicas.replica import Replica
 from lanner.broker.tries import Figures
@@ -36,6 +37,8 @@ from lanner.forwarding.batches import Router
 from lanner.forwarding.checks import check_partition
 from lanner.model import check_name
 from lanner.net.clients import Clients
+from lanner.partition import Answer as PartitionAnswer
+from lanner.partition import Request
 from lanner.wire.messages import AnswerT, Call
 
 _NO_LEADER_RETRY_MS: Final = 1_000
@@ -216,7 +219,7 @@ class Desk:
         chosen = range(len(topic.set_ids)) if partitions is None else dict.fromkeys(partitions)
         return [(partition, self._replica(topic, partition)) for partition in chosen]
 
-    async def _ask(self, topic: Topic, partition: int, request: Any) -> Any:
+    async def _ask(self, topic: Topic, partition: int, request: Request) -> PartitionAnswer:
         """Put a question to a partition that is led here; what it answered."""
         replica = self._replica(topic, partition)
         try:
@@ -239,7 +242,7 @@ class Desk:
         gone = next((partition for partition, replica in replicas if not replica.leads), replicas[0][0])
         return self._lost(topic, gone)
 
-    async def _change_cluster(self, command: bytes) -> Any:
+    async def _change_cluster(self, command: bytes) -> Applied:
         """Put a change into the cluster's log; its result once it has applied on this broker, too."""
         try:
             return await self._proposer.propose(command)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from lanner import features
 from lanner.broker.desks.desk import Desk
+from lanner.broker.ports import Applied
 from lanner.broker.scrubbing import Pass
 from lanner.calls import Answer
 from lanner.cluster import (
@@ -155,7 +156,7 @@ class Overview(Desk):
                 if self._engine.feature_level < features.HIGHEST:  # nobody else has raised it meanwhile
                     raise
 
-    def _plan_of(self, result: Any) -> Progress | None:
+    def _plan_of(self, result: Applied) -> Progress | None:
         cluster = self._engine.cluster
         if isinstance(result, Plan):
             return cluster.progress(result.plan_id)

@@ -16,7 +16,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from lanner.broker.desks.fencing import placed
 from lanner.broker.desks.fitting import release_of
@@ -25,15 +25,15 @@ from lanner.broker.desks.questions import Questions
 from lanner.broker.ports import Clock
 from lanner.broker.replicas.damage import DAMAGED
 from lanner.broker.replicas.engine import Engine
-from lanner.broker.replicas.replica import WAIT, Replica
+from lanner.broker.replicas.replica import Replica
 from lanner.calls.urgency import NOTHING, Ask, Urgency
 from lanner.errors import GroupKindConflict, LannerError
 from lanner.forwarding.batches import Router
 from lanner.forwarding.values import LeasedBatch, Range
 from lanner.model import GroupKind
-from lanner.partition import Fence, MakeGroup, Poll, Settle
+from lanner.partition import Answer, Fence, MakeGroup, Poll, Settle
 from lanner.partition.fences import REFUSED
-from lanner.partition.requests import SettleKind
+from lanner.partition.requests import PollAnswer, SettleKind
 
 _POLLERS_MAX: Final = 10_000  # of whom the latest sequence is remembered; the others are looked up
 _STEPS_MAX: Final = 16  # how many decisions one poll may be made of
@@ -132,14 +132,14 @@ class Polling:
                 if isinstance(answer, LannerError):
                     failed = placed(answer, ask.place)
                     continue
-                leases = [] if answer is WAIT else answer.leases
-                limited = limited or (answer is not WAIT and answer.limited)
+                leases = answer.leases if isinstance(answer, PollAnswer) else []
+                limited = limited or (isinstance(answer, PollAnswer) and answer.limited)
                 messages = sum(lease.count for lease in leases)
                 size = sum(lease.ref.size * lease.count // lease.ref.count for lease in leases)
                 replica = replicas[ask.place]
                 left, count = self._best(replica, request.group)
                 urgency.took(ask, messages, size, left, count)
-                if leases:
+                if isinstance(answer, PollAnswer) and leases:
                     leased.append(Leased(ask.place, replica, _token_of(answer, index), answer))
             if failed is not None:
                 if leased:
@@ -147,9 +147,9 @@ class Polling:
                 raise failed
         return leased, limited
 
-    async def _ask_together(self, asked: Sequence[tuple[Replica, Poll]], call: int) -> list[tuple[Any, int]]:
+    async def _ask_together(self, asked: Sequence[tuple[Replica, Poll]], call: int) -> list[tuple[Answer, int]]:
         """Ask these partitions in one turn, so that one commit holds what they decide; an answer may be an error."""
-        futures: list[asyncio.Future[tuple[Any, int]]] = []
+        futures: list[asyncio.Future[tuple[Answer, int]]] = []
         try:
             for replica, request in asked:
                 unheard = partial(self._give_back_one, replica, request, call)
@@ -161,8 +161,8 @@ class Polling:
                     self._give_back_one(replica, request, call, *future.result())
             raise
 
-    def _give_back_one(self, replica: Replica, request: Poll, call: int, answer: Any, index: int) -> None:
-        if answer is not WAIT and not isinstance(answer, LannerError):
+    def _give_back_one(self, replica: Replica, request: Poll, call: int, answer: Answer, index: int) -> None:
+        if isinstance(answer, PollAnswer):
             whole = request._replace(sequence=request.sequence // _STEPS_MAX)
             self.give_back(whole, [Leased(0, replica, _token_of(answer, index), answer)], call)
 
@@ -227,6 +227,7 @@ class Polling:
             except LannerError:
                 self.give_back(request, [one for one in leased if one.replica is replica], 0)
                 return
+            assert isinstance(results, list)
             for (place, covered), (code, _) in zip(ranges, results, strict=True):
                 if code == 0:
                     acked[place].append(covered)
@@ -250,7 +251,7 @@ class Polling:
                     )
                     if isinstance(answer, LannerError):
                         raise answer
-                    if answer is not WAIT and answer.leases:
+                    if isinstance(answer, PollAnswer) and answer.leases:
                         leased.append(Leased(partition, replica, _token_of(answer, index), answer))
         return leased
 
@@ -303,8 +304,7 @@ def _narrowed(request: Poll, ask: Ask[int], sequence: int, fences: Fences | None
     )
 
 
-def _token_of(answer: Any, index: int) -> int:
+def _token_of(answer: PollAnswer, index: int) -> int:
     """A lease is known by the record that made it. A repeated poll is answered from an older one, and writes none: it
     may be repeated without knowing it, at a new leader that applies what the old one had decided only now."""
-    token: int = index if answer.token is None else answer.token
-    return token
+    return index if answer.token is None else answer.token

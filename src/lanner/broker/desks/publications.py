@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from lanner import batch, limits
 from lanner.broker.desks.desk import Desk
+from lanner.broker.ports import Applied
 from lanner.broker.replicas.replica import Replica
 from lanner.calls import Answer, Bulk, Identity
 from lanner.cluster import Topic, encode_allocate_producers
@@ -21,8 +22,10 @@ from lanner.errors import (
     ValidationError,
 )
 from lanner.model import FullPolicy, TopicSettings
-from lanner.partition import Appended, encode_append
+from lanner.partition import Appended, Staged, encode_append
 from lanner.wire.messages import OpenProducer, ProducerOpened, Publish, Published
+
+Stored = TypeVar("Stored", Appended, Staged)
 
 _OVERLOADED_RETRY_MS: Final = 100
 _FULL_RETRY_MS: Final = 1_000
@@ -48,7 +51,9 @@ class Publications(Desk):
         replica = self._replica(found, call.partition)
         header = batch.verify(data)
         self._check_publish(found.settings, replica, header)
-        future = self._append(found, call.partition, replica, encode_append(self._clock.now_ms(), data), header)
+        future = self._append(
+            found, call.partition, replica, encode_append(self._clock.now_ms(), data), header, Appended
+        )
         if found.settings.max_bytes:
             self._on_the_way[replica.set_id] += header.length
             future.add_done_callback(lambda _: self._arrived(replica.set_id, header.length))
@@ -60,13 +65,13 @@ class Publications(Desk):
             del self._on_the_way[set_id]
 
     def _append(
-        self, topic: Topic, partition: int, replica: Replica, payload: bytes, header: batch.Header
-    ) -> asyncio.Future[Any]:
+        self, topic: Topic, partition: int, replica: Replica, payload: bytes, header: batch.Header, kind: type[Stored]
+    ) -> asyncio.Future[Stored]:
         """Propose a batch to its partition; the future is done when it has applied."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Stored] = self._loop.create_future()
         headers = self._engine.headers
 
-        def applied(result: Any) -> None:
+        def applied(result: Applied) -> None:
             headers.forget(payload)
             if future.done():
                 return
@@ -74,6 +79,7 @@ class Publications(Desk):
                 # Stored or not: under the same names, the next leader answers with the first result.
                 future.set_exception(self._lost(topic, partition) if isinstance(result, NotLeader) else result)
             else:
+                assert isinstance(result, kind)
                 future.set_result(result)
 
         try:
@@ -130,6 +136,7 @@ class Publications(Desk):
         producer_id = next(iter(self._producer_ids), None)
         while producer_id is None:
             first = await self._change_cluster(encode_allocate_producers(limits.PRODUCER_ID_BLOCK))
+            assert isinstance(first, int)
             self._producer_ids = itertools.chain(self._producer_ids, range(first, first + limits.PRODUCER_ID_BLOCK))
             self._producer_ids_until = self._loop.time() + _BLOCK_SECONDS
             producer_id = next(iter(self._producer_ids), None)

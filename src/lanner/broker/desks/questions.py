@@ -7,14 +7,14 @@ is lost meanwhile, everybody who waits is woken and told so; a caller that asks 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from lanner.broker.ports import Kick
 from lanner.broker.replicas.engine import Engine
-from lanner.broker.replicas.replica import Replica
+from lanner.broker.replicas.replica import OnAnswer, Replica
 from lanner.errors import LannerError
 from lanner.net.waiters import Waiters
+from lanner.partition import Answer, Request
 
 
 class Questions:
@@ -27,7 +27,7 @@ class Questions:
         self._waiters: set[Waiters] = set()
         self._in_groups: dict[str, set[Waiters]] = {}  # those that wait as members
 
-    async def ask(self, replica: Replica, request: Any) -> tuple[Any, int]:
+    async def ask(self, replica: Replica, request: Request) -> tuple[Answer, int]:
         """Put a question to a partition; its answer and the index of the decision behind it."""
         answer, index = await self.put(replica, request)
         if isinstance(answer, LannerError):
@@ -35,15 +35,15 @@ class Questions:
         return answer, index
 
     def put(
-        self, replica: Replica, request: Any, when_unheard: Callable[[Any, int], None] | None = None
-    ) -> asyncio.Future[tuple[Any, int]]:
+        self, replica: Replica, request: Request, when_unheard: OnAnswer | None = None
+    ) -> asyncio.Future[tuple[Answer, int]]:
         """The same without waiting; the answer may be an error.
 
         `when_unheard` gets a good answer when the caller has gone while it was decided.
         """
-        future: asyncio.Future[tuple[Any, int]] = self._loop.create_future()
+        future: asyncio.Future[tuple[Answer, int]] = self._loop.create_future()
 
-        def answered(answer: Any, index: int) -> None:
+        def answered(answer: Answer, index: int) -> None:
             if not future.done():
                 future.set_result((answer, index))
             elif when_unheard is not None and not isinstance(answer, LannerError):
@@ -53,7 +53,7 @@ class Questions:
         self._kick()
         return future
 
-    def tell(self, replica: Replica, request: Any) -> None:
+    def tell(self, replica: Replica, request: Request) -> None:
         """Ask without caring for the answer."""
         if not replica.closed:
             self._engine.ask(replica.set_id, request, lambda *_: None)

@@ -82,7 +82,9 @@ class Staging(Publications):
             asked.transaction, asked.owner, asked.sequence, asked.task, asked.attempt, asked.number, asked.hold_ms
         )
         replica.partition.check_stage(note, header.length, found.settings, self._engine.feature_level)
-        return self._append(found, asked.partition, replica, encode_stage(self._clock.now_ms(), note, data), header)
+        return self._append(
+            found, asked.partition, replica, encode_stage(self._clock.now_ms(), note, data), header, Staged
+        )
 
     async def prepare(self, asked: staging.Prepare) -> Answer[PartitionOutcomes]:
         """Have every partition named promise to publish. One that cannot refuses the try."""
@@ -248,7 +250,8 @@ class Staging(Publications):
         seen = [(name, known[name].used_ms) for name in dict.fromkeys(asked.transactions) if name in known]
         if not seen and not asked.hashes:
             return Answer(CountReply(0))
-        count: int = await self._change_cluster(encode_forget_transactions(seen, hashes_too=asked.hashes))
+        count = await self._change_cluster(encode_forget_transactions(seen, hashes_too=asked.hashes))
+        assert isinstance(count, int)
         return Answer(CountReply(count))
 
     async def list_transactions(self, asked: staging.ListTransactions) -> Answer[staging.TransactionList]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lanner import features, limits
 from lanner.broker.replicas.closing import Closing
@@ -49,7 +49,7 @@ from lanner.cluster import Cluster
 from lanner.errors import LannerError, PartitionNotFound, StorageDamaged, UnknownRecord
 from lanner.ledger import Commit, CommitItem, Files, Ledger
 from lanner.model import TopicSettings
-from lanner.partition import Partition, Tick
+from lanner.partition import Answer, Partition, Request, Tick
 from lanner.raft import Config, Message, RaftNode, Ready, Snapshot
 
 CLUSTER_SET: Final = 0
@@ -277,7 +277,7 @@ class Engine:
         installed, self._installed_sets = self._installed_sets, {}
         return list(installed)
 
-    def ask(self, set_id: int, request: Any, on_answer: OnAnswer) -> None:
+    def ask(self, set_id: int, request: Request, on_answer: OnAnswer) -> None:
         """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
         replica = self.replica(set_id)
         replica.ask(request, on_answer)
@@ -418,7 +418,7 @@ class Engine:
                 self.ask(set_id, Tick(), self._ticked(due))
 
     def _ticked(self, replica: Replica) -> OnAnswer:
-        def reschedule(_answer: Any, _index: int) -> None:
+        def reschedule(_answer: Answer, _index: int) -> None:
             if not replica.closed:
                 self.timers.reschedule(replica)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from lanner import batch
 from lanner.broker.replicas.payloads import PayloadCache
-from lanner.broker.replicas.replica import Effects
+from lanner.broker.replicas.replica import Effects, Released
 from lanner.errors import LannerError
 from lanner.ledger import Ledger
 from lanner.partition import STAGE_KIND, batch_start
@@ -41,7 +41,7 @@ class Keeping:
                 self._let_go(set_id, released)
         ledger.keep(set_id, first, last)
 
-    def _let_go(self, set_id: int, released: Iterable[tuple[int, Any, int]]) -> None:
+    def _let_go(self, set_id: int, released: Released) -> None:
         ledger = self._ledger
         for index, kept, size in released:
             if kept is None:

@@ -12,11 +12,12 @@ engine, and applies what has committed. Two rules of the design live here:
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from lanner.broker.ports import Applied
 from lanner.errors import LannerError, NotLeader, UnknownRecord
 from lanner.model import TopicSettings
-from lanner.partition import WAIT, Partition
+from lanner.partition import WAIT, Answer, Partition, Request
 from lanner.raft import Entry, EntryKind, Membership, Message, RaftNode, Ready, Role
 
 _NORMAL: Final = int(EntryKind.NORMAL)
@@ -24,15 +25,18 @@ _KINDS: Final = frozenset(map(int, EntryKind))
 MEMBERSHIP_KEY: Final = b"\x00members"  # beside the machine's own rows
 
 
+Released = Sequence[tuple[int, tuple[int, ...] | None, int]]  # index, positions still needed (None: none), bytes
+
+
 class Outcome(Protocol):
     """What a machine says of an entry it applied."""
 
     @property
-    def result(self) -> Any: ...
+    def result(self) -> Applied: ...
     @property
     def live(self) -> bool: ...
     @property
-    def released(self) -> Any: ...
+    def released(self) -> Released: ...
     @property
     def deliverable(self) -> bool: ...
 
@@ -44,15 +48,15 @@ class Machine(Protocol):
     def take_dirty(self) -> dict[bytes, bytes | None]: ...
 
 
-OnApplied = Callable[[Any], None]
+OnApplied = Callable[[Applied], None]
 """Told once what became of a proposal: the machine's result, or the error that stopped it."""
 
-OnAnswer = Callable[[Any, int], None]
+OnAnswer = Callable[[Answer, int], None]
 """Told once the answer to a question, and the index of the decision that made it true (0: none was written)."""
 
 
 class Question(NamedTuple):
-    request: Any
+    request: Request
     on_answer: OnAnswer
 
 
@@ -61,7 +65,7 @@ class Effects(NamedTuple):
 
     index: int  # type: ignore[assignment]
     payload: bytes | None  # of an entry that must stay readable
-    released: Any
+    released: Released
 
 
 class Load:
@@ -112,7 +116,7 @@ class Replica:
         self.messages: list[Message] = []
         self.snapshot_peers: list[int] = []  # these need more than the log has
         self.watchers: set[Callable[[], None]] = set()
-        self.on_outcome: Callable[[int, bytes, Any], None] | None = None  # told what every entry came to
+        self.on_outcome: Callable[[int, bytes, Applied], None] | None = None  # told what every entry came to
         self.applied_news = False
         self.closed = False
         self.stopped: UnknownRecord | None = None  # where the log goes on, this release does not know how
@@ -122,7 +126,7 @@ class Replica:
         self._saved_members: Membership | None = None
         self._waiting: dict[int, tuple[OnApplied, int]] = {}
         self._questions: list[Question] = []
-        self._decision: tuple[list[Question], list[Any]] | None = None
+        self._decision: tuple[list[Question], list[Answer]] | None = None
 
     @property
     def partition(self) -> Partition:
@@ -170,7 +174,7 @@ class Replica:
         self._load.unapplied_bytes += size
         return index
 
-    def ask(self, request: Any, on_answer: OnAnswer) -> None:
+    def ask(self, request: Request, on_answer: OnAnswer) -> None:
         """Put a question; the next decision answers it."""
         if self.closed:
             on_answer(NotLeader("the partition is no longer served here"), 0)
@@ -198,7 +202,7 @@ class Replica:
         for question, answer in zip(questions, decided.answers, strict=True):
             question.on_answer(answer, 0)
 
-    def _decision_applied(self, result: Any) -> None:
+    def _decision_applied(self, result: Applied) -> None:
         assert self._decision is not None
         questions, answers = self._decision
         self._decision = None

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import pytest
 
 from lanner import limits
 from lanner.api.rest import build_app
+from lanner.api.rest.operations import Call, Prepared, Raw, Streamed
 from lanner.api.rest.routes import OPERATIONS
 from lanner.errors import (
     BadGateway,
@@ -23,6 +26,15 @@ from tests.unit.api.rest.conftest import READY
 
 async def publish(http, **named):
     return await http.post("/topic/orders/publish", **named)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_a_handler_takes_the_body_and_the_query_of_its_operation_and_gives_its_reply(operation):
+    hints = get_type_hints(operation.handler)
+    given = hints.pop("return")
+    assert hints == {"call": Call[operation.body, operation.query]}
+    told = given in (Prepared, Streamed, Raw) or given == Mapping[str, str] == Mapping[get_args(operation.reply)]
+    assert told or (given is type(None) if operation.reply is None else given is operation.reply)
 
 
 async def test_bad_json_is_400_and_says_where(http):
