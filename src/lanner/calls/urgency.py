@@ -29,6 +29,11 @@ NOTHING = -1  # the lane of a place that has nothing
 MANY = 1 << 62  # messages of a place that does not say how many it has
 
 
+def most_of(messages: int) -> int:
+    """How many messages a broker may have that answers with this number; -1: it does not say."""
+    return MANY if messages < 0 else messages
+
+
 class Ask(NamedTuple, Generic[PlaceT]):
     """One poll of one place."""
 

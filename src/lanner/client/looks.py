@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from lanner.calls.urgency import MANY, NOTHING
+from lanner.calls.urgency import NOTHING, most_of
 from lanner.client.session import Outcome, Session
 from lanner.errors import LannerError, ServiceUnavailable
 from lanner.wire.messages import BestPriority, BestPriorityFound, Command
@@ -112,7 +112,7 @@ def slow(session: Session) -> LannerError:
 
 
 def _best(found: BestPriorityFound) -> Best:
-    return Best(found.priority, MANY if found.messages < 0 else found.messages)
+    return Best(found.priority, most_of(found.messages))
 
 
 def _set(future: asyncio.Future[Outcome[BestPriorityFound]], outcome: Outcome[BestPriorityFound]) -> None:

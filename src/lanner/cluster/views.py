@@ -6,7 +6,7 @@ where a table shows it, it comes in from outside.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -226,11 +226,6 @@ class Views:
 
     # ------------------------------------------------------------------ of groups
 
-    @property
-    def knows_groups(self) -> bool:
-        """Whether every broker of the cluster knows members of groups; below that level all of it is NotSupported."""
-        return self._state.counters.feature_level >= features.GROUPS
-
     def groups(self) -> Mapping[int, Group]:
         """Every group that has, or had, members, by number."""
         return MappingProxyType(self._state.groups.groups)
@@ -281,9 +276,6 @@ class Views:
     def tries_on(self, set_id: int) -> Mapping[int, Try]:
         """Those that name a set."""
         return self._state.tries_on(set_id)
-
-    def sets_with_tries(self) -> Collection[int]:
-        return self._state.tries_of.keys()
 
     def try_of(self, token: int) -> Try | None:
         """None: it is over; or, when the token is above the applied index, this copy has not heard of it yet."""

@@ -28,7 +28,7 @@ from lanner import limits
 from lanner.calls import Answer, Identity
 from lanner.calls.client_pages import passed_on
 from lanner.calls.merging import Room
-from lanner.calls.urgency import MANY, NOTHING, Ask, Urgency
+from lanner.calls.urgency import NOTHING, Ask, Urgency, most_of
 from lanner.errors import LannerError, NotLeader
 from lanner.forwarding.asking import DEADLINE_MS, UNANSWERED, Asking
 from lanner.forwarding.checks import check_number, chosen_partitions
@@ -221,8 +221,7 @@ class ForwardedPolls(Asking):
                 places, await self._best_priorities(taken.identity, places, wanted), strict=True
             ):
                 missing = error or missing
-                count = MANY if best.messages < 0 else best.messages
-                urgency.see(node_id, best.priority, next(self._turns) % len(places), count)
+                urgency.see(node_id, best.priority, next(self._turns) % len(places), most_of(best.messages))
         taken.promised = urgency.left >= wanted.min_priority and not repeating and not alone
         while not taken.full and (asks := list(iter(urgency.next, None))):
             if repeating or alone:

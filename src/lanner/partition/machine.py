@@ -91,11 +91,6 @@ class Partition:
         """The latest metadata that this partition has acted on."""
         return self._state.stages.metadata_index
 
-    @property
-    def prepared_changes(self) -> int:
-        """Another number than before: look at `prepared` again. Begins anew when the machine is loaded."""
-        return self._state.stages.changes
-
     def prepared(self) -> Mapping[int, Prepared]:
         """What waits for outcomes, by token."""
         return self._state.stages.prepared

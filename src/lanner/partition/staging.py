@@ -125,7 +125,6 @@ class Stages:
         self.stages = 0  # of all attempts
         self.expired = 0  # stages that went because their time was over, since this was loaded
         self.dropped = 0  # stages that went because nobody would commit them, likewise
-        self.changes = 0  # rises whenever `prepared` changes
         self.expiry: Timetable[bytes] = Timetable()
         self.by_writer: dict[tuple[str, str], dict[bytes, None]] = {}  # (transaction, owner) → attempts
         self._dirty: set[bytes] = set()
@@ -209,7 +208,6 @@ class Stages:
 
     def _put(self, token: int, prepared: Prepared) -> None:
         self.prepared[token] = prepared
-        self.changes += 1
         self._dirty.add(integer_key(PREPARED, token))
 
     def next_of(self, token: int, limit: int) -> list[StagedBatch]:
@@ -242,7 +240,6 @@ class Stages:
             self._put(token, prepared._replace(dealt=dealt, size=prepared.size - size))
         else:
             del self.prepared[token]
-            self.changes += 1
             self._dirty.add(integer_key(PREPARED, token))
         return batches
 

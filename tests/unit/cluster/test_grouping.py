@@ -68,7 +68,7 @@ def test_below_level_four_there_are_no_members() -> None:
     result = world.apply(encode_change_groups([Joined("g", STREAM, "m1", ("orders",))], 5))
     assert isinstance(result, NotSupported)
     assert "lanner cluster upgrade" in str(result)
-    assert not world.machine.knows_groups and not world.machine.groups()
+    assert not world.machine.groups()
 
 
 def test_a_queue_group_is_shared_and_a_stream_group_sticky_unless_the_join_says_otherwise(world: Groups) -> None:

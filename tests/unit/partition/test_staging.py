@@ -425,16 +425,6 @@ def test_the_metadata_seen_survives_a_restart_and_a_snapshot(bench: Any) -> None
     assert copy.end_offset == 1
 
 
-def test_a_watcher_of_prepared_rows_sees_that_they_changed(bench: Any) -> None:
-    bench.stage("a", 0)
-    seen = [bench.partition.prepared_changes]
-    prepare(bench, 5, (0, "a", 1))
-    seen.append(bench.partition.prepared_changes)
-    publish(bench, 5, 6)
-    seen.append(bench.partition.prepared_changes)
-    assert len(set(seen)) == 3
-
-
 # ------------------------------------------------------------------ bounds
 
 

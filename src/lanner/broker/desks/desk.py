@@ -129,10 +129,6 @@ class Desk:
     def draining(self) -> bool:
         return self._readiness.draining
 
-    @property
-    def healthy(self) -> bool:
-        return not self._failed.done()
-
     def drain(self) -> None:
         """Refuse new work and end the long polls, so that the doors can close without cutting anybody off."""
         self._readiness.draining = True

@@ -114,7 +114,6 @@ class Engine:
         for closed in ledger.damaged.values():
             self.damages.note(closed.set_id, 0, closed.error)
         self._quiescence = Quiescence()
-        self._installed_sets: dict[int, None] = {}
 
     # ------------------------------------------------------------------ replica sets
 
@@ -272,11 +271,6 @@ class Engine:
             self.sending.step(value)
         self._dirty[value.set_id] = replica
 
-    def take_installed(self) -> list[int]:
-        """Return the sets whose state a snapshot has replaced, each once, for callers that keep something of it."""
-        installed, self._installed_sets = self._installed_sets, {}
-        return list(installed)
-
     def ask(self, set_id: int, request: Request, on_answer: OnAnswer) -> None:
         """Ask a partition's leader; the answer is told once the decision behind it is durable and applied."""
         replica = self.replica(set_id)
@@ -376,7 +370,6 @@ class Engine:
         self.damages.forget(replica.set_id)
         replica.node.reluctant = False
         self.tails.forget(replica.set_id)
-        self._installed_sets[replica.set_id] = None
         self._dirty[replica.set_id] = replica
 
     def _take_ready(self, replica: Replica) -> None:

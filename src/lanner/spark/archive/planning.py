@@ -91,13 +91,6 @@ def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def hours_of(path: str) -> int:
-    """The hour since 1970 that a file of the archive belongs to, from its path."""
-    parts = dict(part.split("=", 1) for part in path.split("/") if "=" in part)
-    moment = datetime.fromisoformat(parts["date"]).replace(hour=int(parts["hour"]), tzinfo=UTC)
-    return int(moment.timestamp() * 1000) // _HOUR_MS
-
-
 # ------------------------------------------------------------------ merging
 
 
