@@ -22,17 +22,8 @@ async def first_offset(service: Here) -> int:
 
 async def trimmed(server: Server, service: Here) -> None:
     """Until retention has taken everything."""
-    await server.node.waiting.until(lambda: _first(service) == _end(service), 10_000)
-
-
-def _first(service: Here) -> int:
-    topic = service.find_topic(TOPIC)
-    return service._engine.replicas[topic.set_ids[0]].partition.first_offset
-
-
-def _end(service: Here) -> int:
-    topic = service.find_topic(TOPIC)
-    return service._engine.replicas[topic.set_ids[0]].partition.end_offset
+    partition = server.node.engine.replica(service.find_topic(TOPIC).set_ids[0]).partition
+    await server.node.waiting.until(lambda: partition.first_offset == partition.end_offset, 10_000)
 
 
 async def test_retention_waits_until_the_archive_has_read(server: Server, service: Here) -> None:

@@ -42,6 +42,7 @@ from lanner.server import Server
 from lanner.wire import administration, messages
 from lanner.wire.messages import Command, Empty, Fetch, Metadata, Poll, Publish, SettleItem, SettleKind
 from tests.callers import Here
+from tests.native_sessions import Unread, all_ended
 
 HELLO = b"\x01\x00\x00\x00\x0b\x00\x00\x00\x01\x00\x00\x00\x03\x91\x91\x01"
 
@@ -105,6 +106,12 @@ class Broker:
             await self.link.close()
         finally:
             self.link = link
+
+
+def native_door(server: Server) -> NativeDoor:
+    assert server._doors is not None
+    (door,) = [door for door in server._doors._opened if isinstance(door, NativeDoor)]
+    return door
 
 
 def _plain(part: messages.LeasedRange) -> tuple[int, int, int]:
@@ -189,20 +196,16 @@ async def test_a_repeated_poll_returns_the_same_leases(broker: Broker) -> None:
 
 async def test_leases_that_were_asked_for_again_stay_when_the_first_answer_is_lost(broker: Broker) -> None:
     await broker.publish(b"a", b"b")
-    door = next(door for door in broker.server._doors._opened if isinstance(door, NativeDoor))
-    [session] = door._sessions
-    session._link.pause_writing()  # the client reads nothing for the moment
-    session._link.resume_reading(session._link._pause)
+    door = native_door(broker.server)
+    unread = Unread(door)
     lost = broker.link
     lost.poll(Poll("workers", "orders", "me", 1))
-    while not session._unsent:
-        await asyncio.sleep(0.001)
+    await unread.reply()
     broker.link = await open_connection(*broker.address)
     polled, values = await broker.poll()  # the same poll again
     assert values == [b"a", b"b"]
     lost.abort(ConnectionLost("test"))
-    while session in door._sessions or door.background:
-        await asyncio.sleep(0.001)
+    await all_ended(door, connections=1)
     await broker.ack(polled)
 
 
@@ -514,8 +517,7 @@ async def test_what_came_before_a_broken_frame_takes_effect(broker: Broker) -> N
 async def test_a_client_that_never_reads_its_replies_is_let_go_and_its_leases_come_back(
     broker: Broker,
 ) -> None:
-    [door] = broker.server._doors._opened
-    assert isinstance(door, NativeDoor)
+    door = native_door(broker.server)
     door._listener.unsent_bytes_max = 8 * limits.MIB
     for _ in range(4):
         await broker.publish(b"x" * limits.MIB)
@@ -529,16 +531,15 @@ async def test_a_client_that_never_reads_its_replies_is_let_go_and_its_leases_co
     sock.sendall(b"".join(frame(Command.FETCH, ["orders", 0, 0, 4 * limits.MIB], correlation=4) for _ in range(40)))
     for _ in range(200):
         await asyncio.sleep(0.02)
-        if len(door._listener.links) == 1:
+        if door.connections == 1:
             break
-    assert len(door._listener.links) == 1, "the deaf client is still connected"
+    assert door.connections == 1, "the deaf client is still connected"
     sock.close()
     await broker.still_serves()
 
 
 async def test_a_client_that_dribbles_its_hello_is_let_go(broker: Broker) -> None:
-    [door] = broker.server._doors._opened
-    assert isinstance(door, NativeDoor)
+    door = native_door(broker.server)
     door._listener.hello_deadline_ms = 80
     async with raw(broker) as (reader, writer):
         for byte in HELLO[:4]:
@@ -572,7 +573,7 @@ async def test_large_control_parts_of_all_connections_have_one_budget_and_small_
     server = Server(settings)
     await server.start()
     assert server.native_address is not None
-    (door,) = [door for door in server._doors._opened if isinstance(door, NativeDoor)]
+    door = native_door(server)
     links = [await open_connection(*server.native_address) for _ in range(4)]
     try:
         await links[0].request(Command.CREATE_TOPIC, administration.CreateTopic("orders", {"partitions": 1}))
@@ -605,7 +606,7 @@ async def test_large_control_parts_of_all_connections_have_one_budget_and_small_
 
 
 async def test_a_connection_that_goes_gives_back_what_its_requests_held(broker: Broker) -> None:
-    (door,) = [door for door in broker.server._doors._opened if isinstance(door, NativeDoor)]
+    door = native_door(broker.server)
     link = await open_connection(*broker.address)
     poll = link.poll(crowded(1, 100))
     assert poll.settled is not None

@@ -69,6 +69,12 @@ async def settle(service: Here, topic: str, kind: int, *found: Delivered, **fiel
     return [result.code for result in await service.settle(ANONYMOUS, topic, "workers", items)]
 
 
+async def somebody_waits(server: Server) -> None:
+    """Until a caller waits for news of a partition."""
+    while not any(replica.watchers for replica in server.node.engine.replicas.values()):
+        await asyncio.sleep(0)
+
+
 def values(found: list[Delivered]) -> list[str]:
     return [item.message.value.decode() for item in found]
 
@@ -124,11 +130,10 @@ async def test_a_group_told_latest_gets_all_that_is_appended_after_its_first_pol
     assert values(await poll(service, "news", start="latest")) == ["new"]
 
 
-async def test_a_long_poll_wakes_when_something_is_published(service: Here) -> None:
+async def test_a_long_poll_wakes_when_something_is_published(server: Server, service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "slow")
     waiting = asyncio.create_task(poll(service, "slow", wait_ms=30_000))
-    while service._questions._waiters == set():
-        await asyncio.sleep(0)
+    await somebody_waits(server)
     await publish(service, "slow", "at last")
     assert values(await waiting) == ["at last"]
 
@@ -215,11 +220,10 @@ async def test_streams_fetch_commit_and_seek(service: Here) -> None:
     assert (offsets[0].first_offset, offsets[0].end_offset, offsets[0].at_time) == (0, 3, 0)
 
 
-async def test_a_fetch_at_the_end_waits_for_what_comes(service: Here) -> None:
+async def test_a_fetch_at_the_end_waits_for_what_comes(server: Server, service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "log")
     waiting = asyncio.create_task(service.fetch(ANONYMOUS, "log", 0, 0, wait_ms=30_000))
-    while service._questions._waiters == set():
-        await asyncio.sleep(0)
+    await somebody_waits(server)
     await publish(service, "log", "news", partition=0)
     assert len((await waiting).batches) == 1
     assert (await service.fetch(ANONYMOUS, "log", 0, 1, wait_ms=10)).batches == []
@@ -265,11 +269,10 @@ async def test_topics_are_made_changed_and_deleted_live(service: Here) -> None:
         await service.fetch(ANONYMOUS, "plan", 0, 0, incarnation=made.incarnation)
 
 
-async def test_deleting_a_topic_ends_the_polls_that_wait_on_it(service: Here) -> None:
+async def test_deleting_a_topic_ends_the_polls_that_wait_on_it(server: Server, service: Here) -> None:
     await service.ensure_topic(ANONYMOUS, "gone")
     waiting = asyncio.create_task(poll(service, "gone", wait_ms=30_000))
-    while service._questions._waiters == set():
-        await asyncio.sleep(0)
+    await somebody_waits(server)
     await service.delete_topic(ANONYMOUS, "gone")
     with pytest.raises(TopicNotFound):
         await waiting
@@ -402,12 +405,11 @@ async def test_too_much_in_hand_sheds_the_least_urgent_first(service: Here, monk
     await service.publish(ANONYMOUS, "busy", 0, batch.encode([b"x" * 700], priority=9))
 
 
-async def test_draining_refuses_new_work_ends_polls_and_still_takes_acks(service: Here) -> None:
+async def test_draining_refuses_new_work_ends_polls_and_still_takes_acks(server: Server, service: Here) -> None:
     await publish(service, "orders", "a", partition=0)
     (leased,) = await poll(service, "orders")
     waiting = asyncio.create_task(poll(service, "orders", wait_ms=30_000))
-    while service._questions._waiters == set():
-        await asyncio.sleep(0)
+    await somebody_waits(server)
     service.drain()
     assert await waiting == []
     with pytest.raises(ServiceUnavailable):

@@ -55,6 +55,7 @@ class Broker(EngineBroker):
         self.flock, self.node_id, self.seat, self.nodes = flock, node_id, seat, nodes
         self.up = False
         self.ahead_ms = 0  # how wrong its clock is
+        self.beside: Callable[[Callable[[], Any], Callable[[Any], None]], None] = lambda work, told: told(work())
 
     def start(self) -> None:
         flock = self.flock
@@ -69,7 +70,12 @@ class Broker(EngineBroker):
         self.group_counts = Counts()
         self.homes = Homes(self.node_id, self.engine, self._metadata_leader, lambda: flock.now_ms)
         self.coordination = Coordination(
-            self.node_id, self.engine, self.homes, self.clock, lambda work, told: told(work()), self.group_counts
+            self.node_id,
+            self.engine,
+            self.homes,
+            self.clock,
+            lambda work, told: self.beside(work, told),  # what a real one does in a thread
+            self.group_counts,
         )
 
     def rng(self) -> Random:

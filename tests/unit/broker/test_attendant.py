@@ -176,7 +176,6 @@ def test_a_refusal_is_reported_until_the_try_is_over(bench: Bench) -> None:
     bench.world.end(aborts=(token,))
     bench.follow()
     assert bench.pass_time(3 * REPORT_TICKS) == []
-    assert bench.attendant._refusals == {}
 
 
 def test_a_partition_that_is_led_elsewhere_is_somebody_elses(bench: Bench) -> None:

@@ -31,7 +31,7 @@ from lanner.ledger import perform
 from lanner.model import TopicSettings
 from lanner.partition import Partition
 from lanner.raft import Change, MessageKind
-from lanner.testing.flock import Broker, Flock
+from lanner.testing.flock import TICK_MS, Broker, Flock
 
 
 def grown() -> tuple[Flock, int]:
@@ -740,10 +740,10 @@ def test_a_hand_over_that_does_not_happen_is_tried_again_less_and_less_often() -
 
     def deaf(which: int, message: Any) -> bool:
         if which == set_id and message.kind == MessageKind.TIMEOUT_NOW:
-            asked.append(leader.steward._ticks)
+            asked.append((flock.now_ms - began) // TICK_MS)
         return which == set_id and message.kind == MessageKind.TIMEOUT_NOW
 
-    flock.lost = deaf
+    flock.lost, began = deaf, flock.now_ms
     flock.command(encode_transfer_leader(set_id, other.node_id))
     flock.pass_time(1_000)
     attempts = [tick for before, tick in zip([0, *asked], asked, strict=False) if tick - before > 25]
@@ -832,8 +832,8 @@ def test_learned_routes_are_bounded() -> None:
     steward = flock.brokers["a"].steward
     for number in range(10, 10 + 2 * steward_module.LEARNED_MAX):
         steward.learn_route(METADATA_SET, number, "node-x")
-    assert steward.route(METADATA_SET, 10) is None
-    assert len(steward._learned) == steward_module.LEARNED_MAX
+    known = [steward.route(METADATA_SET, number) for number in range(10, 10 + 2 * steward_module.LEARNED_MAX)]
+    assert known == [None] * steward_module.LEARNED_MAX + ["node-x"] * steward_module.LEARNED_MAX
 
 
 def test_lags_tell_how_far_peers_are_behind() -> None:

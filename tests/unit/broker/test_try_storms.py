@@ -220,7 +220,7 @@ class Storm(Flock):
 
     def shown(self, broker: Broker, set_id: int) -> list[bytes]:
         found: list[bytes] = []
-        for ref in broker.replica(set_id).partition._state.batches.walk(0):
+        for ref in broker.replica(set_id).partition.batches_from(0, 1 << 40):
             payload = read_entry(broker.files, broker.engine.ledger.locate(set_id, ref.index))
             found += batch.decode(payload[batch_start(payload) :]).values()
         return found

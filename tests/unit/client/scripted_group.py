@@ -51,13 +51,13 @@ class ScriptedGroup:
         self.leased: set[int] = set()  # partitions whose messages were handed out
         self.log: list[str] = []
         answers = broker.answers
-        answers[Command.JOIN_GROUP] = self._join
-        answers[Command.HEARTBEAT] = self._heartbeat
-        answers[Command.LEAVE_GROUP] = self._leave
-        answers[Command.CLAIM_PARTITIONS] = self._claim
-        answers[Command.COMMIT] = self._commit
-        answers[Command.FETCH] = self._fetch
-        answers[Command.POLL] = self._poll
+        answers[Command.JOIN_GROUP] = self.join
+        answers[Command.HEARTBEAT] = self.heartbeat
+        answers[Command.LEAVE_GROUP] = self.leave
+        answers[Command.CLAIM_PARTITIONS] = self.claim
+        answers[Command.COMMIT] = self.commit
+        answers[Command.FETCH] = self.fetch
+        answers[Command.POLL] = self.poll
 
     def show(self, *held: Granted, revoked: tuple[Granted, ...] = (), shared: bool = False) -> None:
         """From now on the member's view is this."""
@@ -72,37 +72,37 @@ class ScriptedGroup:
     def released(self) -> set[tuple[int, int]]:
         return {(one.partition, one.grant) for call in self.of(Command.HEARTBEAT) for one in call.released}
 
-    def _view(self, news: bool = True) -> MemberView:
+    def view(self, news: bool = True) -> MemberView:
         held, revoked = ([GrantedPartition(*one) for one in some] for some in (self.held, self.revoked))
         if not news:
             held = revoked = []
         return MemberView(NUMBER, self.generation, 1, SESSION_MS, held, revoked, 0, news, "sticky", self.shared)
 
-    def _join(self, call: JoinGroup, request: Any) -> Any:
+    def join(self, call: JoinGroup, request: Any) -> Any:
         self.log.append("join")
-        return self._view()
+        return self.view()
 
-    def _heartbeat(self, call: Heartbeat, request: Any) -> Any:
+    def heartbeat(self, call: Heartbeat, request: Any) -> Any:
         self.log += [f"release {one.partition}" for one in call.released]
         if self.refusal is not None:
             return self.refusal
-        return self._view(news=call.generation < self.generation)
+        return self.view(news=call.generation < self.generation)
 
-    def _leave(self, call: LeaveGroup, request: Any) -> Any:
+    def leave(self, call: LeaveGroup, request: Any) -> Any:
         self.log.append("leave")
         return Empty()
 
-    def _claim(self, call: ClaimPartitions, request: Any) -> Any:
+    def claim(self, call: ClaimPartitions, request: Any) -> Any:
         return ClaimedPartitions([ClaimedPartition(one, offset=self.begins.get(one, 0)) for one in call.partitions])
 
-    def _commit(self, call: Commit, request: Any) -> Any:
+    def commit(self, call: Commit, request: Any) -> Any:
         self.commits.append(call)
         if self.commit_error is not None:
             return self.commit_error
         self.log.append(f"commit {dict(call.offsets)}")
         return Empty()
 
-    def _fetch(self, call: Fetch, request: Any) -> Any:
+    def fetch(self, call: Fetch, request: Any) -> Any:
         count = self.messages - call.offset
         if count <= 0:
             return None
@@ -110,7 +110,7 @@ class ScriptedGroup:
         batch = FetchedBatch(call.offset, count, 77, len(data))
         return Fetched(0, self.messages, self.messages, [batch], 1), [data]
 
-    def _poll(self, call: Poll, request: Any) -> Any:
+    def poll(self, call: Poll, request: Any) -> Any:
         """One message of each partition asked for, once."""
         chosen = [one for one in call.partitions or [] if one not in self.leased]
         if not chosen:

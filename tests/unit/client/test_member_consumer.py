@@ -70,7 +70,7 @@ async def test_a_poll_that_waits_is_ended_when_the_member_gets_something_and_wha
         assert "assigned [1]" in group.log
         link, request = broker.links[0], [one for one in broker.requests if one.command is Command.POLL][1]
         group.leased.clear()
-        late = group._poll(request.control, request)
+        late = group.poll(request.control, request)
         link.reply(request, *late)
         await broker.until(lambda: bool(group.of(Command.RELEASE)))
         (release,) = group.of(Command.RELEASE)
@@ -186,7 +186,7 @@ async def test_in_a_shared_group_a_member_polls_everything_and_what_its_patterns
     group.show(shared=True)
     broker.answers[Command.LIST_TOPICS] = lambda call, request: TopicNames(["other", "t.1", "t.2"])
     broker.answers[Command.BEST_PRIORITY] = lambda call, request: BestPriorityFound(4 if call.topic == "t.2" else -1)
-    polled = iter([group._poll(_all_of(broker), None)])
+    polled = iter([group.poll(_all_of(broker), None)])
     broker.answers[Command.POLL] = lambda call, request: next(polled, Polled([]))
     async with (
         lanner.connect(broker.address) as queue,
@@ -321,7 +321,7 @@ async def test_one_that_is_closed_while_it_joins_leaves_and_its_poll_is_told(bro
         await broker.until(lambda: bool(joined))
         await consumer.close()
         assert group.log == ["leave"]
-        broker.links[0].reply(joined[0], group._view())
+        broker.links[0].reply(joined[0], group.view())
         with pytest.raises(ServiceUnavailable, match="closed"):
             await polling
         assert group.log == ["leave", "leave"] and not group.of(Command.HEARTBEAT)
@@ -374,7 +374,7 @@ async def test_several_topics_wait_together_and_a_question_that_waits_is_not_ask
 
     group = ScriptedGroup(broker)
     broker.answers[Command.BEST_PRIORITY] = look
-    polled = iter([group._poll(_all_of(broker), None)])
+    polled = iter([group.poll(_all_of(broker), None)])
     broker.answers[Command.POLL] = lambda call, request: next(polled, Polled([]))
     async with lanner.connect(broker.address) as queue, queue.consumer(["t", "u"], "g") as consumer:
         assert not await consumer.poll(wait_ms=30)

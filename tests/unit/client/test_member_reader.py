@@ -238,7 +238,7 @@ async def test_a_wait_ends_in_time_also_while_no_broker_answers(broker: Any, gro
         await asyncio.sleep(2 * SESSION_MS / 1000)
         async with asyncio.timeout(1):
             assert await reader.read_batch(wait_ms=50) is None
-        broker.answers[Command.HEARTBEAT] = group._heartbeat
+        broker.answers[Command.HEARTBEAT] = group.heartbeat
 
 
 async def test_a_reader_that_is_closed_cannot_be_entered_or_read_again(broker: Any, group: ScriptedGroup) -> None:

@@ -564,17 +564,16 @@ async def test_one_that_is_counted_apart_does_not_pay_for_the_others() -> None:
             return super().greet(hello)
 
     async with serving(Known, unfinished=Unfinished(bytes_max=2_000)) as served:
-        known = await open_connection(*served.address, client="known")
-        assert known._transport is not None
-        known._transport.write(beginning_of_a_frame(9_000, 3_000))
-        await held(apart, 3_013)
-        async with raw(served.address) as (reader, writer):
-            writer.write(HELLO)
-            await read_frame(reader)
+        async with raw(served.address) as (known_reader, known_writer), raw(served.address) as (reader, writer):
+            for each, to, name in ((known_reader, known_writer, "known"), (reader, writer, "")):
+                hello = msgspec.msgpack.encode(Hello([1], name))
+                to.write(struct.pack(">BIII", Command.HELLO, 8 + len(hello), 0, len(hello)) + hello)
+                await read_frame(each)
+            known_writer.write(beginning_of_a_frame(9_000, 3_000))
+            await held(apart, 3_013)
             writer.write(beginning_of_a_frame(9_000, 2_000))
             assert isinstance(await read_error(reader), RequestTimeout)
-        assert known.is_open
-        known.abort(ConnectionLost("done"))
+            assert not known_reader.at_eof()
         await held(apart, 0)
 
 

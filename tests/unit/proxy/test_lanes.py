@@ -35,7 +35,7 @@ class Broker:
         self.is_up, self.is_failing = True, False
         self.sent: list[bytes] = []
         self.commands: list[Command] = []
-        self._owed: list[Callback] = []
+        self.owed: list[Callback] = []
 
     def call(
         self, command: Command, control: Control, bulk: Iterable[bytes], callback: Callback, timeout_ms: float
@@ -43,12 +43,12 @@ class Broker:
         (data,) = bulk
         self.sent.append(data)
         self.commands.append(command)
-        self._owed.append(callback)
+        self.owed.append(callback)
 
     def answer(self, *outcomes: LannerError | Control) -> None:
         """To the oldest that are unanswered."""
         for outcome in outcomes:
-            callback = self._owed.pop(0)
+            callback = self.owed.pop(0)
             callback(
                 outcome if isinstance(outcome, LannerError) else Reply(Command.PUBLISH, 1, outcome, memoryview(b""))
             )
@@ -205,7 +205,7 @@ async def test_the_last_error_says_refused_only_if_every_attempt_was(
         (future,) = send(lanes, b"1")
         broker.answer(first)
         while not future.done():
-            if broker._owed:
+            if broker.owed:
                 broker.answer(REFUSED)
             await asyncio.sleep(0.001)
         error = future.exception()
@@ -222,7 +222,7 @@ async def test_a_full_leader_says_nothing_of_an_attempt_that_was_lost_before(mon
     (future,) = send(lanes, b"1")
     broker.answer(LOST)
     while not future.done():
-        if broker._owed:
+        if broker.owed:
             broker.answer(Overloaded())
         await asyncio.sleep(0.001)
     assert isinstance(future.exception(), DeadlineExceeded)
@@ -234,7 +234,7 @@ async def test_a_lost_answer_is_the_brokers_not_the_clients_connection(monkeypat
     lanes = Lanes(Map(broker))
     (future,) = send(lanes, b"1")
     while not future.done():
-        if broker._owed:
+        if broker.owed:
             broker.answer(LOST)
         await asyncio.sleep(0.001)
     assert isinstance(future.exception(), BadGateway)

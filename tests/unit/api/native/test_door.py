@@ -25,6 +25,7 @@ from lanner.net.connector import ClientLink, open_connection
 from lanner.partition import Appended
 from lanner.wire import members, messages
 from lanner.wire.messages import Call, Command, Empty, Poll, Polled, Publish, SettleItem
+from tests.native_sessions import Unread, all_ended, break_silently
 from tests.unit.wire.test_connection import SAMPLES
 
 
@@ -238,8 +239,7 @@ async def test_leases_whose_reply_cannot_be_sent_are_released() -> None:
         service.poll_answer = leased()
         link.poll(Poll("g", "t", "m", 1, wait_ms=1_000, settles=[SettleItem(0, 7, 1, 2, 1)]))
         await soon(lambda: service.asked)
-        [session] = door._sessions
-        session._link._connection.close()  # the socket broke, and nobody was told yet
+        break_silently(door)
         service.poll_gate.set()
         await soon(lambda: service.unheard == 1)
 
@@ -263,11 +263,9 @@ async def test_leases_whose_reply_cannot_be_encoded_are_released() -> None:
 async def test_leases_in_replies_that_never_reached_the_socket_are_released() -> None:
     async with opened() as (service, door, link):
         service.poll_answer = leased()
-        [session] = door._sessions
-        session._link.pause_writing()  # the client reads nothing
-        session._link.resume_reading(session._link._pause)
+        unread = Unread(door)
         link.poll(Poll("g", "t", "m", 1))
-        await soon(lambda: session._unsent)
+        await unread.reply()
         link.abort(ConnectionLost("test"))
         await soon(lambda: service.unheard == 1)
 
@@ -277,16 +275,16 @@ async def test_what_was_taken_without_a_lease_cannot_be_released() -> None:
         service.poll_answer = leased()
         link.poll(Poll("g", "t", "m", 1, wait_ms=1_000, auto_ack=True))
         await soon(lambda: service.asked)
-        [session] = door._sessions
-        session._link._connection.close()
+        break_silently(door)
         service.poll_gate.set()
-        await soon(lambda: not session._running)
         await asyncio.sleep(0.01)
+        link.abort(ConnectionLost("test"))
+        await all_ended(door)
         assert service.unheard == 0
 
 
 async def test_what_a_connection_has_in_hand_is_bounded_and_the_rest_keeps_its_order() -> None:
-    async with opened(inflight_max=3) as (service, door, link):
+    async with opened(inflight_max=3) as (service, _, link):
         replies = [link.request(Command.PUBLISH, Publish("t", number), [b"x"]) for number in range(10)]
         last = link.request(Command.PING, Empty())
         await soon(lambda: len(service.published) == 3)
@@ -299,8 +297,6 @@ async def test_what_a_connection_has_in_hand_is_bounded_and_the_rest_keeps_its_o
         assert [(await reply).control.base_offset for reply in replies] == list(range(10))
         assert [call.partition for call, _, _ in service.published] == list(range(10))
         await last
-        [session] = door._sessions
-        assert session._inflight == session._inflight_bytes == 0
 
 
 async def test_the_bytes_a_connection_has_in_hand_are_bounded() -> None:
@@ -358,9 +354,8 @@ async def test_a_drain_ends_in_time_and_tells_those_who_still_wait() -> None:
 async def test_a_draining_door_refuses_hello() -> None:
     async with opened() as (_, door, link):
         door.draining = True
-        [session] = door._sessions
         with pytest.raises(ServiceUnavailable):
-            session.greet(messages.Hello([1]))
+            await open_connection("127.0.0.1", int(link.address.rpartition(":")[2]))
         with pytest.raises(ServiceUnavailable):
             await link.request(Command.PING, Empty())
 
@@ -399,11 +394,3 @@ async def test_what_names_its_partitions_is_served_here_and_anything_else_by_the
         for command, call in everywhere:
             await link.request(command, call)
         assert service.asked == [call for _, call in everywhere] and len(service.served) == len(here)
-
-
-async def test_another_broker_is_served_by_this_one_itself_whatever_it_asks() -> None:
-    async with opened() as (_, door, _link):
-        [session] = door._sessions
-        assert not session._is_for_here(messages.Offsets("t"))
-        session._peer = messages.PeerHello("cluster", "other", "two", "")
-        assert session._is_for_here(messages.Offsets("t"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -384,24 +385,29 @@ async def test_a_group_at_its_bound_is_not_asked_without_pause() -> None:
 
 async def test_a_watch_that_nobody_waits_for_ends() -> None:
     async def best_priority(node_id: str, call: BestPriority) -> Answer[BestPriorityFound]:
+        asked.append(node_id)
         return Answer(BestPriorityFound(await answers.get()))
 
     answers: asyncio.Queue[int] = asyncio.Queue()
+    asked: list[str] = []
     watching = watches.Watches(best_priority)
     waiter = watching.join("node", "t", "g", [0])
     second = watching.join("node", "t", "g", [0])
-    (task,) = watching._tasks
     for _ in range(3):
         answers.put_nowait(-1)
     while not answers.empty():
         await asyncio.sleep(0)
-    assert not waiter.done() and not task.done(), "as long as somebody waits it goes on"
+    assert not waiter.done() and len(asked) == 4, "as long as somebody waits it goes on, once for both"
     waiter.cancel()
     second.cancel()
     await asyncio.sleep(0)
     answers.put_nowait(-1)
-    await asyncio.wait_for(task, 10)
-    assert not watching._waiters
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert answers.empty() and len(asked) == 4, "nobody asks any more"
+    third = watching.join("node", "t", "g", [0])
+    answers.put_nowait(7)
+    assert await asyncio.wait_for(third, 10) == 7 and len(asked) == 5
 
 
 async def test_a_broker_that_drains_ends_its_polls_at_once_also_those_that_wait_elsewhere() -> None:
@@ -424,11 +430,9 @@ async def test_a_poll_of_no_partition_at_all_is_refused() -> None:
             await poll(offices["a"], partitions=[], sequence=1)
 
 
-def lost(*given: Any) -> asyncio.Future[tuple[Any, int]]:
-    """The answer to a question whose partition moves away."""
-    future: asyncio.Future[tuple[Any, int]] = asyncio.get_running_loop().create_future()
-    future.set_result((NotLeader("gone"), 0))
-    return future
+def lost(set_id: int, request: Any, told: Callable[[Any, int], None]) -> None:
+    """A question whose partition moves away."""
+    told(NotLeader("gone"), 0)
 
 
 @pytest.mark.parametrize("auto_ack", [True, False])
@@ -436,17 +440,15 @@ async def test_a_poll_of_one_broker_returns_what_it_took_although_a_partition_wa
     async with opened("a") as offices:
         offices.topic("orders")
         await publish(offices, (0, 9), (1, 8), (2, 7))
-        service = offices["a"].service
-        put, polls = service._questions.put, []
+        service, engine = offices["a"].service, offices["a"].engine
+        ask, polls = engine.ask, []
 
-        def lose_the_second(replica: Any, request: Any, *given: Any) -> Any:
-            if isinstance(request, Poll):
-                polls.append(request)
-                if len(polls) == 2:
-                    return lost()
-            return put(replica, request, *given)
+        def lose_the_second(set_id: int, request: Any, told: Callable[[Any, int], None]) -> None:
+            is_poll = isinstance(request, Poll)
+            polls.extend([request] if is_poll else [])
+            (lost if is_poll and len(polls) == 2 else ask)(set_id, request, told)
 
-        service._questions.put = lose_the_second  # type: ignore[method-assign]
+        engine.ask = lose_the_second  # type: ignore[method-assign]
         fields = {"topic": "orders", "group": "g", "member": "m", "auto_ack": auto_ack}
         found = await Here(service).poll(ANONYMOUS, **fields)
         assert [item.priority for item in found.batches] == [9] and len(polls) == 2
@@ -456,7 +458,7 @@ async def test_a_poll_that_lost_its_only_partition_says_which() -> None:
     async with opened("a") as offices:
         offices.topic("orders", 1)
         await publish(offices, (0, 9))
-        offices["a"].service._questions.put = lost  # type: ignore[method-assign]
+        offices["a"].engine.ask = lost  # type: ignore[method-assign]
         fields = {"topic": "orders", "group": "g", "member": "m"}
         here = offices["a"].here
         for call in (here.poll(ANONYMOUS, **fields), here.best_priority(ANONYMOUS, "orders", "g")):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from lanner import limits
+from lanner import batch, limits
 from lanner.broker.desks.desk import Desk
-from lanner.calls import ANONYMOUS, Answer
+from lanner.calls import ANONYMOUS, Answer, Bulk, Identity
 from lanner.errors import (
     BadGateway,
     LannerError,
@@ -24,7 +25,7 @@ from lanner.forwarding import asking
 from lanner.forwarding import publishes as forwarding_publishes
 from lanner.forwarding.publishes import DoorProducers
 from lanner.forwarding.values import NewMessage, Stored
-from lanner.wire.messages import Command, OpenProducer, ProducerOpened, Publish
+from lanner.wire.messages import Call, Command, OpenProducer, ProducerOpened, Publish
 from tests.unit.broker.offices import Office, Offices, only, opened
 
 
@@ -44,6 +45,22 @@ def stranger(offices: Offices, set_id: int) -> Office:
     """A broker that does not lead the set."""
     leader = offices.leader(set_id)
     return next(office for office in offices.by_name.values() if office is not leader and office.broker.up)
+
+
+def watch(leader: Office, problem: Callable[[], LannerError | None] = lambda: None) -> list[tuple[int, int]]:
+    """The producer id and the sequence of each batch that other brokers bring to a leader, refused or not."""
+    serve, brought = leader.service.serve, []
+
+    async def watched(identity: Identity, call: Call[Any], bulk: Bulk = ()) -> Answer[Any]:
+        if isinstance(call, Publish):
+            header = batch.read_header(bytes(bulk[0]))
+            brought.append((header.producer_id, header.sequence))
+            if (error := problem()) is not None:
+                raise error
+        return await serve(identity, call, bulk)
+
+    leader.service.serve = watched  # type: ignore[method-assign]
+    return brought
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
@@ -177,15 +194,16 @@ async def test_when_nobody_ever_led_no_outcome_is_unknown(monkeypatch: pytest.Mo
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
+        brought = watch(offices.leader(set_id))
         await publish(office, b"first")
         shorten(monkeypatch, 100)
-        slots = list(office.service._forwarder._producers._lanes[set_id, 4].free)
         office.heard_leader = lambda set_id: ""
         with pytest.raises(NotLeader):
             await publish(office, b"nowhere")
-        assert office.service._forwarder._producers._lanes[set_id, 4].free == slots
         office.heard_leader = office.leader_by_pulses
         await publish(office, b"last")
+        (producer, first), last = brought
+        assert last == (producer, first + 1), "no sequence is in doubt, so the same producer goes on"
         assert await values(office) == {0: [b"first", b"last"]}
 
 
@@ -193,67 +211,56 @@ async def test_a_producer_that_was_forgotten_begins_again_as_another() -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
+        problems: list[LannerError] = []
+        brought = watch(offices.leader(set_id), lambda: problems.pop() if problems else None)
         await publish(office, b"first")
-        forgotten = office.service._forwarder._producers._lanes[set_id, 4].free[0].producer_id
-        leader = offices.leader(set_id).service
-        publish_there = leader._publish
-        refused: list[int] = []
-
-        def publish_after_a_week(call: Publish, data: bytes | memoryview) -> Any:
-            if not refused:
-                refused.append(1)
-                raise ProducerUnknown(producer_id=forgotten)
-            return publish_there(call, data)
-
-        leader._publish = publish_after_a_week  # type: ignore[method-assign]
+        (forgotten, _), problems[:] = brought[0], [ProducerUnknown("after a week")]
         (stored,) = await publish(office, b"second")
         assert stored.offset == 1
-        (slot,) = office.service._forwarder._producers._lanes[set_id, 4].free
-        assert slot.producer_id != forgotten and slot.sequence == 1
+        await publish(office, b"third")
+        _, refused, (another, again), last = brought
+        assert refused == (forgotten, 1) and another != forgotten
+        assert again == 0 and last == (another, 1)
 
 
 async def test_once_an_outcome_is_unknown_a_full_broker_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
-        leader = offices.leader(set_id).service
-        publish_there, problems = leader._publish, [Overloaded(retry_after_ms=10), Overloaded(retry_after_ms=10)]
-
-        def publish_when_there_is_room(*given: Any) -> Any:
-            if offices.lost and problems:  # type: ignore[attr-defined]
-                raise problems.pop()
-            return publish_there(*given)
+        problems: list[LannerError] = [Overloaded(retry_after_ms=10), Overloaded(retry_after_ms=10)]
+        lost: list[str] = []
+        watch(offices.leader(set_id), lambda: problems.pop() if lost and problems else None)
 
         def lose(node_id: str, command: Command) -> bool:
-            lost = command is Command.PUBLISH and not offices.lost  # type: ignore[attr-defined]
-            offices.lost = offices.lost or lost  # type: ignore[attr-defined]
-            return lost
+            if command is not Command.PUBLISH or lost:
+                return False
+            lost.append(node_id)
+            return True
 
-        offices.lost = False  # type: ignore[attr-defined]
         offices.lose = lose
-        leader._publish = publish_when_there_is_room  # type: ignore[method-assign]
         (stored,) = await publish(office, b"x")
         assert stored.offset == 0 and not problems
-        offices.lost = True  # type: ignore[attr-defined]
         problems.append(Overloaded(retry_after_ms=10))
         with pytest.raises(Overloaded):
             await publish(office, b"y")
 
 
-async def test_a_caller_who_gives_up_leaves_a_slot_that_nobody_uses() -> None:
+async def test_a_caller_who_gives_up_leaves_a_slot_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding_publishes, "SLOTS_MAX", 1)
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
         office = stranger(offices, set_id)
+        brought = watch(offices.leader(set_id))
         await publish(office, b"first")
         offices.refuse = lambda node_id, command: command is Command.PUBLISH
         publishing = asyncio.create_task(publish(office, b"given up"))
         await asyncio.sleep(0.05)
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
-        lane = office.service._forwarder._producers._lanes[set_id, 4]
-        assert (lane.free, lane.under_way) == ([], 0)
         offices.refuse = lambda node_id, command: False
-        await publish(office, b"last")
+        await asyncio.wait_for(publish(office, b"last"), 10)  # it is not under way any more
+        (first, _), (last, sequence) = brought
+        assert last != first and sequence == 0
         assert await values(office) == {0: [b"first", b"last"]}
 
 
@@ -302,22 +309,25 @@ async def test_one_who_waits_for_a_slot_gets_the_next_and_a_cancelled_one_passes
 async def test_lanes_of_deleted_topics_are_forgotten_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding_publishes, "_LANES_KNOWN_MAX", 2)
     producers = DoorProducers(cast(Desk, Ids()))
-    for set_id in (1, 2, 3):
-        producers.give_back(set_id, 4, await producers.take(set_id, 4))
-    await producers.take(4, 4)  # under way
+    slots = {set_id: await producers.take(set_id, 4) for set_id in (1, 2, 3, 4)}
+    for set_id in (1, 2, 3):  # that of 4 is under way
+        producers.give_back(set_id, 4, slots[set_id])
     producers.prune({1})
-    assert set(producers._lanes) == {(1, 4), (4, 4)}
+    producers.give_back(4, 4, slots[4])
+    assert [await producers.take(set_id, 4) is slots[set_id] for set_id in (1, 2, 3, 4)] == [True, False, False, True]
 
 
-async def test_a_slot_that_could_not_be_made_is_nobodys() -> None:
+async def test_a_slot_that_could_not_be_made_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding_publishes, "SLOTS_MAX", 1)
+
     class Nobody:
         async def handle(self, call: OpenProducer) -> Answer[ProducerOpened]:
             raise NotLeader()
 
     producers = DoorProducers(cast(Desk, Nobody()))
-    with pytest.raises(LannerError):
-        await producers.take(1, 4)
-    assert producers._lanes[1, 4].under_way == 0
+    for _ in range(2):  # nobody waits for a slot that there is not
+        with pytest.raises(NotLeader):
+            await asyncio.wait_for(producers.take(1, 4), 1)
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch, deadline_ms: int) -> None:

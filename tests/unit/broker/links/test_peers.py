@@ -24,6 +24,7 @@ from lanner.errors import (
     RequestTimeout,
     ServiceUnavailable,
 )
+from lanner.net.link import Pause
 from lanner.net.listener import Listener, ServerLink
 from lanner.raft import Entry, EntryKind, Message, MessageKind, decode_message
 from lanner.wire.connection import Request
@@ -158,7 +159,7 @@ async def test_votes_travel_in_front_of_entries_that_leave_anyway_if_nothing_is_
         assert len(other.heard[True]) == 1
 
         for _, link in other.links:
-            link._transport.pause_reading()  # type: ignore[union-attr]
+            link.pause_reading(Pause.WORK_IN_HAND)
         large = replace(APPEND, entries=[Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB)])
         for _ in range(12):
             peers.put("other", 9, large)
@@ -167,7 +168,7 @@ async def test_votes_travel_in_front_of_entries_that_leave_anyway_if_nothing_is_
         peers.put("other", 8, VOTE)
         peers.flush()
         for _, link in other.links:
-            link._transport.resume_reading()  # type: ignore[union-attr]
+            link.resume_reading(Pause.WORK_IN_HAND)
         await until(lambda: other.messages(bulk=False))
         assert other.messages(bulk=False) == [(8, VOTE)], "bulk that waits must not delay it"
 
@@ -205,7 +206,7 @@ async def test_what_waits_for_a_slow_reader_is_bounded(monkeypatch: pytest.Monke
     other = Other()
     async with pair(other) as (home, peers):
         for _, link in other.links:
-            link._transport.pause_reading()  # type: ignore[union-attr]
+            link.pause_reading(Pause.WORK_IN_HAND)
         large = replace(APPEND, entries=(Entry(5, 3, EntryKind.NORMAL, b"x" * limits.MIB),))
         for _ in range(40):
             peers.put("other", 9, large)
@@ -214,7 +215,7 @@ async def test_what_waits_for_a_slow_reader_is_bounded(monkeypatch: pytest.Monke
         unsent = max(0 if line.link is None else line.link.unsent_bytes for line in _lines(peers))
         assert unsent <= 4 * limits.MIB
         for _, link in other.links:
-            link._transport.resume_reading()  # type: ignore[union-attr]
+            link.resume_reading(Pause.WORK_IN_HAND)
         await until(lambda: len(other.messages(bulk=True)) + len(home.lost) == 40)
 
 

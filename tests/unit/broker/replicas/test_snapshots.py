@@ -29,9 +29,10 @@ SET = 1
 class Broker(EnginePeer):
     """One engine on a disk that can fail."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, **bounds: int) -> None:
         self.disk = SimDisk()
-        super().__init__(number, EVERYBODY, (SET,), self.disk.files, self.disk.table, cache_bytes=1, tail_entries=5)
+        bounds = {"cache_bytes": 1, "tail_entries": 5, **bounds}
+        super().__init__(number, EVERYBODY, (SET,), self.disk.files, self.disk.table, **bounds)
 
     def rows(self) -> dict[bytes, bytes]:
         return dict(self.replica(SET).partition.all_rows())
@@ -48,8 +49,8 @@ class Broker(EnginePeer):
 class Brokers(Engines[Broker]):
     """Some of them; pieces of snapshots can be lost, and anything may happen after each."""
 
-    def __init__(self, count: int = 3) -> None:
-        super().__init__(Broker(number) for number in range(1, count + 1))
+    def __init__(self, count: int = 3, **bounds: int) -> None:
+        super().__init__(Broker(number, **bounds) for number in range(1, count + 1))
         self.down = set(range(4, count + 1))
         self.lost: Callable[[Piece | Reply], bool] = lambda _: False
         self.seen: list[Piece | Reply] = []
@@ -489,7 +490,8 @@ def test_bytes_that_are_no_piece_are_refused() -> None:
 # ---------------------------------------------------------------------- what is kept for peers
 
 
-def test_what_answering_peers_still_need_is_kept_and_no_more_than_the_budget(brokers: Brokers) -> None:
+def test_what_answering_peers_still_need_is_kept_and_no_more_than_the_budget() -> None:
+    brokers = Brokers(tail_bytes_max=10_000)
     leader = brokers.elect(SET)
     follower = next(broker for broker in brokers.up() if broker is not leader)
     brokers.publish(leader, 10)
@@ -499,26 +501,26 @@ def test_what_answering_peers_still_need_is_kept_and_no_more_than_the_budget(bro
         brokers.publish(leader, 20)
         brokers.save()
     assert leader.replica(SET).node.compacted_index <= match
-    leader.engine.tails._bytes_max = 1_000
-    brokers.publish(leader, 1)
+    brokers.publish(leader, 1, b"x" * 10_000)
     brokers.save()
     assert leader.replica(SET).node.compacted_index > match
-    assert leader.engine.tails.size <= 1_000
+    assert leader.engine.tails.size <= 10_000
     brokers.down.clear()
     brokers.pass_time(20)
     assert follower.engine.installs.completed == 1
     brokers.assert_equal()
 
 
-def test_a_snapshot_that_pins_too_much_is_given_up(brokers: Brokers, small_pieces: None) -> None:
+def test_a_snapshot_that_pins_too_much_is_given_up(small_pieces: None) -> None:
+    brokers = Brokers(pinned_bytes_max=10_000)
     leader, _ = halfway(brokers)
     pinned = leader.engine.sending.pin(SET)
-    leader.engine.sending.outgoing[next(iter(leader.engine.sending.outgoing))]._rows = None
+    (one,) = leader.engine.sending.outgoing.values()
+    one._rows = None  # those are all sent
     brokers.publish(leader, 20)
     leader.save()
     assert leader.replica(SET).node.compacted_index <= pinned
-    leader.engine.tails._pinned_bytes_max = 100
-    brokers.publish(leader, 20)
+    brokers.publish(leader, 1, b"x" * 10_000)
     leader.save()
     assert leader.engine.sending.outgoing == {}
 
