@@ -79,7 +79,7 @@ class Caller:
         return found
 
     async def publish_messages(self, identity: Identity, topic: str, given: Sequence[NewMessage]) -> list[Stored]:
-        return await self.service.publish_messages(identity, topic, given)
+        return list(await self.service.publish_messages(identity, topic, given))
 
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         await self.service.ensure_topic(identity, name)

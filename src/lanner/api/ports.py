@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from lanner.calls import Answer, Bulk, Identity
 from lanner.forwarding.unpacking import Handed
-from lanner.forwarding.values import NewMessage, Stored
+from lanner.forwarding.values import NewMessage, Placed
 from lanner.wire.connection import Request
 from lanner.wire.messages import AnswerT, Call, Control, PeerHello, Poll, Publish
 from lanner.wire.staging import Stage
@@ -69,7 +69,7 @@ class Service(Protocol):
     async def ensure_topic(self, identity: Identity, name: str) -> None:
         """Make a topic if it is missing and may be made so."""
 
-    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> Placed:
         """Publish individual messages in as few batches as possible; where each went, in the order given."""
 
     async def poll_messages(self, identity: Identity, call: Poll) -> Handed:

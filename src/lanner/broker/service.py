@@ -23,7 +23,7 @@ from lanner.broker.metrics import metric_lines
 from lanner.broker.parts import Parts
 from lanner.calls import Answer, Bulk, Identity
 from lanner.forwarding.unpacking import Handed, Unpacking
-from lanner.forwarding.values import NewMessage, Stored
+from lanner.forwarding.values import NewMessage, Placed
 from lanner.wire import administration, cluster, dead, messages, staging
 from lanner.wire.messages import AnswerT, Call
 
@@ -89,7 +89,7 @@ class Service(Staging, Consumption, Streams, DeadStreams, Members, Administratio
         """Answer a call from wherever it can be answered: here, or one hop away."""
         return await self._forwarder.ask(identity, call, bulk)
 
-    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> Placed:
         """Publish individual messages in as few batches as possible; where each went, in the order given."""
         return await self._forwarder.publish_messages(identity, topic, messages)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from lanner import batch, limits
 from lanner.errors import MessageTooLarge, PartitionNotFound, ValidationError
-from lanner.forwarding.values import NewMessage
-from lanner.model import LANES, TopicSettings
+from lanner.forwarding.values import NewMessage, PlainMessages
+from lanner.model import LANES, PRIORITY_NORMAL, TopicSettings
 
 
 class Router:
@@ -73,12 +74,18 @@ class MessageGroup:
     def encode(self, producer_id: int = 0, sequence: int = -1) -> bytes:
         """The batch, in its producer's name."""
         kind, messages = self.kind, self.messages
-        keys = [message.key for message in messages]
-        headers = [message.headers for message in messages]
+        keys: list[bytes | None] | None = None
+        headers: list[Mapping[str, bytes]] | None = None
+        if isinstance(messages, PlainMessages):
+            values = messages.values
+        else:
+            values = [message.value for message in messages]
+            keys = [message.key for message in messages]
+            headers = [message.headers for message in messages]
         return batch.encode(
-            [message.value for message in messages],
-            keys=keys if any(key is not None for key in keys) else None,
-            headers=headers if any(headers) else None,
+            values,
+            keys=keys if keys and any(key is not None for key in keys) else None,
+            headers=headers if headers and any(headers) else None,
             priority=kind.priority,
             producer_id=producer_id,
             sequence=sequence,
@@ -98,6 +105,8 @@ def group_messages(
     """The batches that hold these messages, in the order given within each."""
     if not 1 <= len(messages) <= limits.LIST_ITEMS_MAX:
         raise ValidationError(f"publish 1 to {limits.LIST_ITEMS_MAX} messages a call, not {len(messages)}")
+    if isinstance(messages, PlainMessages):
+        return _group_plain(messages, partitions, settings, router, is_led)
     turn, anywhere = router.turn(), -1  # one partition for all of the call that do not mind
     chunks: dict[tuple[int, int, int, int, bytes], list[_Chunk]] = {}
     for place, message in enumerate(messages):
@@ -125,6 +134,33 @@ def group_messages(
         for kind, found in chunks.items()
         for chunk in found
     ]
+
+
+def _group_plain(
+    messages: PlainMessages,
+    partitions: int,
+    settings: TopicSettings,
+    router: Router,
+    is_led: Callable[[int], bool],
+) -> list[MessageGroup]:
+    """The same for messages that are all alike: nothing is asked of a single one but how long it is."""
+    sizes = list(map(len, messages.values))
+    if max(sizes) > settings.message_bytes_max:
+        for message in messages:
+            _check(message, settings)
+    kind = MessageKind(router.choose(messages[0], partitions, router.turn(), is_led), PRIORITY_NORMAL, 0, 0, b"")
+    bounds = [0]
+    if sum(sizes) > limits.BATCH_BYTES_MAX // 2:
+        room = limits.BATCH_BYTES_MAX // 2
+        for place, size in enumerate(sizes):
+            if size > room and place > bounds[-1]:
+                bounds.append(place)
+                room = limits.BATCH_BYTES_MAX // 2
+            room -= size
+    bounds.append(len(sizes))
+    if len(bounds) == 2:
+        return [MessageGroup(kind, messages, range(len(sizes)))]
+    return [MessageGroup(kind, messages[start:end], range(start, end)) for start, end in pairwise(bounds)]
 
 
 class _Chunk:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Sequence
+from itertools import pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from lanner.calls import Identity
@@ -22,7 +24,7 @@ from lanner.errors import LannerError, Overloaded, ProducerUnknown, SequenceGap,
 from lanner.forwarding.asking import UNANSWERED, Asking, Tries
 from lanner.forwarding.batches import MessageGroup, Router, group_messages
 from lanner.forwarding.ports import Here, Hops, KnownTopic, Map
-from lanner.forwarding.values import NewMessage, Stored
+from lanner.forwarding.values import NewMessage, Placed, Run
 from lanner.wire.messages import OpenProducer, Publish, Published
 
 _ATTEMPT_MS: Final = 3_000  # then it is sent again: to another leader, or to the same one that was only slow
@@ -139,7 +141,7 @@ class ForwardedPublishes(Asking):
         self._router = Router()
         self._producers = DoorProducers(here)
 
-    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> Placed:
         """Publish individual messages in as few batches as possible; where each went, in the order given."""
         self._here.admit(identity, "publish", [topic])
         found = await self.find_topic(topic)
@@ -151,14 +153,7 @@ class ForwardedPublishes(Asking):
             sent = await self._publish_in_order(identity, found, groups)
         else:
             sent = await self._publish_all(identity, found, groups)
-        stored: list[Stored | None] = [None] * len(messages)
-        for group, result in sent:
-            # A repetition that the door made itself is none to its caller.
-            duplicate = result.duplicate and bool(group.dedup_id)
-            partition, append_ms = group.partition, result.append_ms
-            for offset, position in enumerate(group.places, result.base_offset):
-                stored[position] = Stored(partition, offset, append_ms, duplicate)
-        return [place for place in stored if place is not None]
+        return _placed(sent)
 
     async def _publish_all(self, identity: Identity, topic: KnownTopic, groups: Sequence[MessageGroup]) -> list[Sent]:
         """Everything at once, except what belongs behind each other; waits for all, then says what failed."""
@@ -234,6 +229,32 @@ class ForwardedPublishes(Asking):
                 if outcome_unknown:
                     raise
                 raise _Refused(error) from None
+
+
+def _placed(sent: Sequence[Sent]) -> Placed:
+    """Where each message went, in the order of the call."""
+    found: list[tuple[int, Run]] = []  # each with the place in the call at which it begins
+    for group, result in sent:
+        # A repetition that the door made itself is none to its caller.
+        duplicate = result.duplicate and bool(group.dedup_id)
+        offset = result.base_offset
+        for places in _in_a_row(group.places):
+            offsets = range(offset, offset + len(places))
+            found.append((places.start, Run(group.partition, offsets, result.append_ms, duplicate)))
+            offset = offsets.stop
+    if len(found) > 1:
+        found.sort(key=itemgetter(0))
+    return Placed([run for _, run in found])
+
+
+def _in_a_row(places: Sequence[int]) -> Sequence[range]:
+    """Rising places as ranges."""
+    first, last = places[0], places[-1]
+    if last - first + 1 == len(places):
+        return (range(first, last + 1),)
+    ends = [place for place, behind in pairwise(places) if behind != place + 1]
+    begins = [behind for place, behind in pairwise(places) if behind != place + 1]
+    return [range(begin, end + 1) for begin, end in zip([first, *begins], [*ends, last], strict=True)]
 
 
 class _Refused(Exception):

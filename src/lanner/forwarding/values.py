@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, overload
 
 import msgspec
 
@@ -33,6 +33,28 @@ class NewMessage(msgspec.Struct, frozen=True):
         return size
 
 
+class PlainMessages(Sequence[NewMessage]):
+    """Messages that are nothing but their values, as one column: most requests hold no others."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[NewMessage]:
+        return map(NewMessage, self.values)
+
+    @overload
+    def __getitem__(self, place: int) -> NewMessage: ...
+    @overload
+    def __getitem__(self, place: slice) -> PlainMessages: ...
+    def __getitem__(self, place: int | slice) -> NewMessage | PlainMessages:
+        return PlainMessages(self.values[place]) if isinstance(place, slice) else NewMessage(self.values[place])
+
+
 class Stored(NamedTuple):
     """Where one message went."""
 
@@ -40,6 +62,54 @@ class Stored(NamedTuple):
     offset: int
     append_ms: int
     duplicate: bool
+
+
+class Run(NamedTuple):
+    """Messages of one call, one behind the other, whose offsets are so too."""
+
+    partition: int
+    offsets: range
+    append_ms: int
+    duplicate: bool
+
+
+class Placed(Sequence[Stored]):
+    """Where the messages of a call went, in the order given: few runs instead of many single places."""
+
+    __slots__ = ("_each", "runs")
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self._each: list[Stored] | None = None
+
+    def __len__(self) -> int:
+        return sum([len(run.offsets) for run in self.runs])
+
+    def __iter__(self) -> Iterator[Stored]:
+        return iter(self.each)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.each == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, place: int) -> Stored: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Stored]: ...
+    def __getitem__(self, place: int | slice) -> Stored | list[Stored]:
+        return self.each[place]
+
+    @property
+    def each(self) -> list[Stored]:
+        """The place of every message."""
+        if self._each is None:
+            self._each = [
+                Stored(run.partition, offset, run.append_ms, run.duplicate)
+                for run in self.runs
+                for offset in run.offsets
+            ]
+        return self._each
 
 
 class Delivered(NamedTuple):

@@ -33,7 +33,7 @@ from lanner.forwarding.polls import ForwardedPolls
 from lanner.forwarding.ports import KnownTopic
 from lanner.forwarding.publishes import ForwardedPublishes
 from lanner.forwarding.unpacking import Handed, Unpacking
-from lanner.forwarding.values import NewMessage, Stored
+from lanner.forwarding.values import NewMessage, Placed
 from lanner.model import check_name
 from lanner.proxy.lanes import Lanes
 from lanner.proxy.topology import Topology, told_as_own, without_hint
@@ -207,7 +207,7 @@ class ProxyService(ForwardedPublishes, ForwardedPolls):
             error = from_wire(found.error, "")
             raise type(error)(f"{name}: {error.message}", topic=name)
 
-    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> Placed:
         publish = super().publish_messages
         try:
             return await self._renewed([topic], lambda: publish(identity, topic, messages))

@@ -7,7 +7,7 @@ import pytest
 from lanner import batch, limits
 from lanner.errors import MessageTooLarge, PartitionNotFound, ValidationError
 from lanner.forwarding.batches import Router, group_messages
-from lanner.forwarding.values import NewMessage
+from lanner.forwarding.values import NewMessage, PlainMessages
 from lanner.model import TopicSettings
 
 SETTINGS = TopicSettings()
@@ -91,3 +91,22 @@ def test_an_empty_call_and_one_too_many_are_refused() -> None:
     for count in (0, limits.LIST_ITEMS_MAX + 1):
         with pytest.raises(ValidationError, match="messages a call"):
             group_messages([NewMessage(b"a")] * count, 3, SETTINGS, Router())
+
+
+@pytest.mark.parametrize(
+    "sizes", [[0], [10, 20, 30], [limits.BATCH_BYTES_MAX // 4] * 5, [1_000_000, 5, 900_000, 200_000]]
+)
+def test_messages_that_are_only_values_are_grouped_as_any_others_are(sizes: list[int]) -> None:
+    values = [bytes(size) for size in sizes]
+    plain = group_messages(PlainMessages(values), 3, SETTINGS, Router())
+    others = group_messages([NewMessage(value) for value in values], 3, SETTINGS, Router())
+    assert [(one.kind, list(one.places)) for one in plain] == [(one.kind, list(one.places)) for one in others]
+    assert [one.encode(7, 1) for one in plain] == [one.encode(7, 1) for one in others]
+
+
+def test_a_value_that_is_too_large_is_refused_among_plain_ones() -> None:
+    settings = TopicSettings(message_bytes_max=10)
+    with pytest.raises(MessageTooLarge, match="11 bytes"):
+        group_messages(PlainMessages([b"fine", bytes(11)]), 3, settings, Router())
+    with pytest.raises(ValidationError, match="1 to"):
+        group_messages(PlainMessages([]), 3, settings, Router())

@@ -11,7 +11,7 @@ from lanner.api.grpc.seen_clients import CONNECTION
 from lanner.calls import Answer, Identity
 from lanner.errors import from_wire
 from lanner.forwarding.unpacking import Handed
-from lanner.forwarding.values import NewMessage, Stored
+from lanner.forwarding.values import NewMessage, Placed
 from lanner.wire.messages import AnswerT, Call, Metadata, Poll, TopicInfo
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Backing:
         """What takes long to make of so many bytes is made in a reader thread, so that the loop goes on."""
         return make() if size <= _INLINE_BYTES_MAX else await self._service.in_reader(make)
 
-    async def publish(self, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def publish(self, topic: str, messages: Sequence[NewMessage]) -> Placed:
         """Publish individual messages in as few batches as possible; where each went, in the order given."""
         return await self._service.publish_messages(IDENTITY, topic, messages)
 

@@ -22,10 +22,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from lanner import limits
 from lanner.api.grpc.problems import problem_of
@@ -39,8 +39,21 @@ _COUNTED_AFTER_SECONDS: Final = 0.25  # a request that takes longer to arrive co
 _STREAM_SHARE_BYTES: Final = limits.MIB  # of the budget for what is not whole: a stream may hold eight times as much
 _ON_ITS_WAY_SECONDS: Final = 0.2  # so long after a broker began to stop a call may still come that was made before
 
-RequestT = TypeVar("RequestT", bound=Message)
+RequestT = TypeVar("RequestT")
+RequestT_co = TypeVar("RequestT_co", covariant=True)
 Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class RequestKind(Protocol[RequestT_co]):
+    """What reads a request: a message of the proto, or something that knows a shorter way."""
+
+    def FromString(self, data: bytes, /) -> RequestT_co: ...  # noqa: N802 (protobuf named it)
+
+
+class Response(Protocol):
+    """What is sent: a message of the proto, or what is written already."""
+
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 (protobuf named it)
 
 
 class Caller:
@@ -60,7 +73,7 @@ class Caller:
         left: float | None = self._context.time_remaining()
         return wanted if left is None else max(0, min(wanted, round(left * 1_000) - limits.GRPC_ANSWER_MS))
 
-    async def send(self, response: Message) -> None:
+    async def send(self, response: Response) -> None:
         """Hand over a response; returns when there is room for the next, raises when the caller has gone."""
         await self._context.write(response.SerializeToString())
 
@@ -122,7 +135,7 @@ class Arrivals:
                 await asyncio.sleep(_ON_ITS_WAY_SECONDS)
                 await self._nothing_in_hand.wait()
 
-    async def only(self, kind: type[RequestT], context: Context) -> RequestT:
+    async def only(self, kind: RequestKind[RequestT], context: Context) -> RequestT:
         """The request of a call that has one."""
         reading = _Reading()
         reading.timer = asyncio.get_running_loop().call_later(_COUNTED_AFTER_SECONDS, self._count, reading)
@@ -140,7 +153,7 @@ class Arrivals:
         reading.part = self._unfinished.begin(reading)
         self._unfinished.hold(reading.part, limits.GRPC_REQUEST_BYTES_MAX)
 
-    async def stream(self, kind: type[RequestT], context: Context) -> AsyncIterator[RequestT]:
+    async def stream(self, kind: RequestKind[RequestT], context: Context) -> AsyncIterator[RequestT]:
         """The requests of a stream, until its caller ends it or the broker stops."""
         if self._streams >= self.streams_max:
             raise Overloaded(
@@ -172,7 +185,7 @@ class Method(NamedTuple):
     sends: bool
 
 
-def unary(kind: type[RequestT], handle: Callable[[RequestT, Caller], Awaitable[Message]]) -> Method:
+def unary(kind: RequestKind[RequestT], handle: Callable[[RequestT, Caller], Awaitable[Response]]) -> Method:
     """One request, one response."""
 
     async def run(arrivals: Arrivals, context: Context) -> bytes:
@@ -182,7 +195,7 @@ def unary(kind: type[RequestT], handle: Callable[[RequestT, Caller], Awaitable[M
     return Method(run, sends=False)
 
 
-def sending(kind: type[RequestT], handle: Callable[[RequestT, Caller], Awaitable[None]]) -> Method:
+def sending(kind: RequestKind[RequestT], handle: Callable[[RequestT, Caller], Awaitable[None]]) -> Method:
     """One request, and a handler that sends the responses itself: it hears whether they were taken."""
 
     async def run(arrivals: Arrivals, context: Context) -> None:
@@ -191,7 +204,9 @@ def sending(kind: type[RequestT], handle: Callable[[RequestT, Caller], Awaitable
     return Method(run, sends=True)
 
 
-def streaming(kind: type[RequestT], handle: Callable[[AsyncIterator[RequestT], Caller], Awaitable[None]]) -> Method:
+def streaming(
+    kind: RequestKind[RequestT], handle: Callable[[AsyncIterator[RequestT], Caller], Awaitable[None]]
+) -> Method:
     """Requests as they come, and a handler that sends the responses itself."""
 
     async def run(arrivals: Arrivals, context: Context) -> None:
@@ -241,11 +256,12 @@ async def _read(context: Context, reading: _Reading) -> bytes | None:
     return data if isinstance(data, bytes) else None  # grpc.aio.EOF
 
 
-def _parsed(kind: type[RequestT], data: bytes) -> RequestT:
+def _parsed(kind: RequestKind[RequestT], data: bytes) -> RequestT:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise ValidationError(f"the request is no {kind.DESCRIPTOR.full_name}") from None
+        name = cast("Any", kind).DESCRIPTOR.full_name
+        raise ValidationError(f"the request is no {name}") from None
 
 
 def stops() -> ServiceUnavailable:

@@ -149,6 +149,7 @@ class Endpoint:
         # Probes may say what they like to the broker's own pages.
         self._takes_query = operation.query is not NoQuery or operation.path.startswith(OWN_PATHS)
         self._decoder = msgspec.json.Decoder(operation.body)
+        self._plain_decoder = None if operation.plain is None else msgspec.json.Decoder(operation.plain)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = Body(self._door)
@@ -231,7 +232,7 @@ class Endpoint:
         if self._takes_body:
             raw = await incoming.read(headers, receive)
             try:
-                body = self._decode_body(raw)
+                body = self._decode_plain(raw) or self._decode_body(raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise explain(error, "the body", self._operation.body, raw) from None
         return Call(
@@ -253,6 +254,15 @@ class Endpoint:
             return msgspec.convert(given, kind, strict=False)
         except msgspec.ValidationError as error:
             raise explain(error, "the query", kind) from None
+
+    def _decode_plain(self, raw: bytes) -> msgspec.Struct | None:
+        """The body as most are; None: it is another one, or none at all, which decoding the whole shape tells."""
+        if self._plain_decoder is None:
+            return None
+        try:
+            return self._plain_decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
 
     def _decode_body(self, raw: bytes) -> msgspec.Struct:
         if self._is_falconq:

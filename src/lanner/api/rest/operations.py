@@ -29,6 +29,7 @@ BodyT_co = TypeVar("BodyT_co", bound=msgspec.Struct, covariant=True)
 QueryT_co = TypeVar("QueryT_co", bound=msgspec.Struct, covariant=True)
 
 CALL_DEADLINE_MS: Final = 30_000
+JSON: Final = "application/json"
 
 
 class Door:
@@ -92,7 +93,7 @@ AnyCall = Call[msgspec.Struct, msgspec.Struct]
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A reply that is not JSON."""
+    """A reply that is no struct: not JSON, or JSON that is written already."""
 
     content_type: str
     body: bytes
@@ -131,6 +132,7 @@ class Operation:
     summary: str
     reply: object = None  # a struct, a mapping type, or None: no content
     body: type[msgspec.Struct] = NoBody
+    plain: type[msgspec.Struct] | None = None  # a narrower body that most requests fit: it is tried first
     query: type[msgspec.Struct] = NoQuery
     errors: tuple[type[LannerError], ...] = ()
     tag: str = "v1"
@@ -138,7 +140,7 @@ class Operation:
     description: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)  # request headers that mean something: name → what
     deadline_ms: int = CALL_DEADLINE_MS
-    content_type: str = "application/json"
+    content_type: str = JSON
 
     @property
     def name(self) -> str:

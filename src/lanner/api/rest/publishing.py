@@ -3,47 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import UNSET
 
 from lanner import limits
 from lanner.api.deduplication import check_key, dedup_ids, refuse_other_messages
-from lanner.api.rest.operations import Call
-from lanner.api.rest.shapes import MessageIn, NoQuery, PublishManyReply, PublishManyRequest, StoredMessage
+from lanner.api.rest.operations import JSON, Call, Raw
+from lanner.api.rest.shapes import MessageIn, NoQuery, PlainPublishRequest, PublishManyRequest
 from lanner.api.rest.values import bytes_of
 from lanner.errors import MessageTooLarge
-from lanner.forwarding.values import NewMessage
+from lanner.forwarding.values import NewMessage, Placed, PlainMessages, Run
 from lanner.model import parse_priority
 
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 
 
-async def publish_messages(call: Call[PublishManyRequest, NoQuery]) -> PublishManyReply:
-    now_ms = time.time_ns() // 1_000_000
+async def publish_messages(call: Call[PublishManyRequest | PlainPublishRequest, NoQuery]) -> Raw:
     key = idempotency_key(call.headers)
-    messages = [_message(shape, place, now_ms) for place, shape in enumerate(call.body.messages)]
-    kinds = [(shape.delay_ms, shape.ttl_ms) for shape in call.body.messages]
+    messages: Sequence[NewMessage]
+    kinds: list[object] | None = None
+    if isinstance(call.body, PlainPublishRequest):
+        messages = PlainMessages([one.value.encode() for one in call.body.messages])
+    else:
+        now_ms = time.time_ns() // 1_000_000
+        messages = [_message(shape, place, now_ms) for place, shape in enumerate(call.body.messages)]
+        kinds = [(shape.delay_ms, shape.ttl_ms) for shape in call.body.messages]
     await call.service.ensure_topic(call.identity, call.topic)
     marked = dedup_ids(key, messages, kinds)
     stored = await call.service.publish_messages(call.identity, call.topic, marked)
     if key:
         await refuse_other_messages(call.ask, call.topic, marked, stored)
-    return PublishManyReply(
-        topic=call.topic,
-        count=len(stored),
-        messages=[
-            StoredMessage(
-                id=f"{call.topic}/{item.partition}/{item.offset}",
-                partition=item.partition,
-                offset=item.offset,
-                timestamp_ms=item.append_ms,
-                duplicate=item.duplicate,
-            )
-            for item in stored
-        ],
-    )
+    return Raw(JSON, stored_reply(call.topic, stored))
+
+
+def stored_reply(topic: str, placed: Placed) -> bytes:
+    """PublishManyReply as JSON. In a run only the offsets differ, so all that is between them is written once."""
+    written = [_written(topic, run) for run in placed.runs]
+    return f'{{"topic":"{topic}","count":{len(placed)},"messages":[{",".join(written)}]}}'.encode("ascii")
+
+
+def _written(topic: str, run: Run) -> str:
+    """StoredMessage after StoredMessage. Names are such that JSON writes them as they are."""
+    head = f'{{"id":"{topic}/{run.partition}/'
+    middle = f'","partition":{run.partition},"offset":'
+    tail = f',"timestamp_ms":{run.append_ms},"duplicate":{"true" if run.duplicate else "false"}}}'
+    return head + f"{tail},{head}".join([f"{offset}{middle}{offset}" for offset in run.offsets]) + tail
 
 
 def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes:

@@ -121,6 +121,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         publishing.publish_messages,
         "Publish messages",
         body=shapes.PublishManyRequest,
+        plain=shapes.PlainPublishRequest,
         reply=shapes.PublishManyReply,
         errors=_PUBLISH_ERRORS,
         tag="messages",

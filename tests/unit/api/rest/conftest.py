@@ -21,7 +21,7 @@ from lanner.calls import Answer, Bulk, Identity, row_of
 from lanner.errors import GroupNotFound, TopicNotFound
 from lanner.forwarding.checks import check_settle
 from lanner.forwarding.unpacking import Handed
-from lanner.forwarding.values import Delivered, NewMessage, Stored
+from lanner.forwarding.values import Delivered, NewMessage, Placed, Run
 from lanner.model import Message, TopicSettings
 from lanner.wire import administration, cluster, members
 from lanner.wire.messages import (
@@ -153,11 +153,12 @@ class FakeService:
         self._asked("ensure_topic", name)
         self.known.setdefault(name, 3)
 
-    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> list[Stored]:
+    async def publish_messages(self, identity: Identity, topic: str, messages: Sequence[NewMessage]) -> Placed:
         self._asked("publish_messages", topic)
         first = len(self.published)
         self.published.extend(messages)
-        return [Stored(0, first + place, 1_000, False) for place in range(len(messages))]
+        self.published_as = type(messages)
+        return Placed([Run(0, range(first, first + len(messages)), 1_000, False)])
 
     async def poll_messages(self, identity: Identity, call: Poll) -> Handed:
         self._asked("poll", call)

@@ -9,7 +9,7 @@ import pytest
 from lanner import batch
 from lanner.api.rest import build_app
 from lanner.errors import LeaseLost
-from lanner.forwarding.values import Delivered
+from lanner.forwarding.values import Delivered, NewMessage, PlainMessages
 from lanner.model import Message
 from lanner.wire.administration import AlterTopic, DiscardDead, ListDead, RedriveDead, Seek
 from lanner.wire.messages import SettledItem, SettleItem
@@ -66,6 +66,16 @@ async def test_messages_are_published_in_one_call(http, service):
     assert third.expires_at_ms - third.deliver_at_ms == 60_000
     assert (fourth.key, fourth.headers) == (b"\xff", {"h": b"\xff"})
     assert all(message.dedup_id == b"" for message in service.published)
+
+
+async def test_messages_that_are_only_values_are_taken_as_one_column(http, service):
+    given = [{"value": "ä"}, {"value": ""}, {"headers": {}, "value": "c"}]
+    reply = await http.post("/v1/topics/orders/messages", json={"messages": given})
+    assert [item["offset"] for item in reply.json()["messages"]] == [0, 1, 2]
+    assert service.published == [NewMessage("ä".encode()), NewMessage(b""), NewMessage(b"c")]
+    assert service.published_as is PlainMessages
+    await http.post("/v1/topics/orders/messages", json={"messages": [*given, {"value": "d", "headers": {"h": "1"}}]})
+    assert service.published[-1].headers == {"h": b"1"} and service.published_as is list
 
 
 async def test_a_wrong_message_among_many_is_named(http):
