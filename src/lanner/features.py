@@ -26,9 +26,10 @@ CALLERS: Final = 4  # a call that one broker passes on to another names who made
 PRODUCER_FLOORS: Final = 4  # what a partition with too many producers forgot is refused, not stored again
 GROUPS: Final = 4  # the records of members of groups, assignments and fences; nobody writes them before
 MEMBERS: Final = 5  # the calls by which members join, which do write them
+COPIES: Final = 5  # replicas that topics lack are made by themselves when a broker comes (back)
 REPAIRS: Final = 5  # a damaged copy that was begun to be replaced is replaced, whatever is cancelled or fails
 
-assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= min(MEMBERS, REPAIRS) <= HIGHEST
+assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= min(MEMBERS, COPIES, REPAIRS) <= HIGHEST
 assert set(RELEASES) == set(range(1, HIGHEST + 1))
 
 START_NEWER: Final = (

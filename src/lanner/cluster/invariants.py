@@ -27,7 +27,7 @@ def check_state(state: State) -> None:
     _check_tries(state)
     _check_forgotten(state)
     _check_groups(state)
-    assert not state.unsettled, "a command left something undone"
+    assert not state.unsettled and not state.arrived, "a command left something undone"
 
 
 def _check_topics(state: State) -> None:
@@ -41,6 +41,7 @@ def _check_topics(state: State) -> None:
     for name, topic in found.items():
         assert name == topic.name == check_name(name)
         assert len(topic.set_ids) == topic.settings.partitions
+        assert not topic.grows or counters.feature_level >= features.COPIES, "older brokers would not let it grow"
     if not state.founded:
         assert not state.sets and not state.brokers and not state.moves
         return

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable
 from msgspec.structs import replace
 
 from lanner import limits
-from lanner.cluster.state import State
+from lanner.cluster.state import State, Topic
 from lanner.cluster.values import GOING, METADATA_SET, Broker, Move, Replica, ReplicaSet
 from lanner.errors import ConflictError
 
@@ -47,6 +47,14 @@ def resolve_replication(state: State, wanted: int) -> int:
             active_brokers=there_are,
         )
     return wanted
+
+
+def wanted_replication(state: State, topic: Topic) -> int:
+    """How many replicas a topic is to have, those included for which a broker is yet to come (back)."""
+    if not topic.grows or not state.founded:
+        return topic.settings.replication
+    staying = sum(not broker.lost and not broker.leaving for broker in state.live())
+    return max(topic.settings.replication, min(limits.REPLICATION_DEFAULT, staying))
 
 
 def choose_node(state: State, loads: Loads, taken: Iterable[str], among: Container[str] | None = None) -> str | None:

@@ -1,17 +1,20 @@
 """Plans: which moves a wish comes to. Nothing here moves anything; it only decides what is to be moved.
 
-Drain: one replacement for each replica that the broker holds. Rebalance: first replicas that are missing, then moves
-from the fullest to the emptiest broker while they differ by two or more; each such move is one that any even
-distribution needs, so few are made. Rebuild: what a wiped disk held is first taken out of its sets and then put back
-on the broker's new incarnation, because a dead voter counts against every majority for as long as it is one.
+Copies: when a broker comes, or comes back, replicas for whatever has too few. Drain: one replacement for each replica
+that the broker holds. Rebalance: first replicas that are missing, then moves from the fullest to the emptiest broker
+while they differ by two or more; each such move is one that any even distribution needs, so few are made. Rebuild: what
+a wiped disk held is first taken out of its sets and then put back on the broker's new incarnation, because a dead voter
+counts against every majority for as long as it is one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from lanner import limits
 from lanner.cluster.moving import add_move, open_plan
 from lanner.cluster.placement import (
     Loads,
@@ -189,6 +192,31 @@ def add_missing(state: State, plan_id: int, set_ids: Iterable[int], replication:
                 loads[target] += 1
                 nodes.add(target)
                 add_move(state, plan_id, set_id, GROW, target_node=target)
+
+
+def add_copies(state: State, node_id: str) -> None:
+    """A broker has come, or come back: what topics lack is made, where that is possible now.
+
+    Only then, and not whenever something lacks: a plan that failed or was cancelled is made again when somebody asks.
+    """
+    lacking: dict[int, list[int]] = {}
+    loads = find_loads(state)
+    most = min(limits.REPLICATION_DEFAULT, len(loads))
+    for _, topic in sorted(state.topics.items()):
+        if topic.grows and topic.settings.replication < most:
+            topic = topic._replace(settings=dataclasses.replace(topic.settings, replication=most))
+            state.put_topic(topic)
+        replication = topic.settings.replication
+        for set_id in topic.set_ids:
+            replica_set, moves = state.sets[set_id], state.moves_on(set_id)
+            if count_to_be(replica_set, moves) < replication and choose_node(
+                state, loads, nodes_to_be(replica_set, moves)
+            ):
+                lacking.setdefault(replication, []).append(set_id)
+    if lacking:
+        plan_id = open_plan(state, PlanKind.REPLICATION, node_id)
+        for replication, set_ids in lacking.items():
+            add_missing(state, plan_id, set_ids, replication)
 
 
 def drop_surplus(state: State, plan_id: int, set_ids: Iterable[int], replication: int) -> None:

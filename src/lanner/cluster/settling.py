@@ -10,10 +10,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster.moving import add_move, open_plan, start_waiting
 from lanner.cluster.placement import even_leaders
 from lanner.cluster.planning import (
+    add_copies,
     add_drain,
     add_rebuild,
     find_metadata_candidate,
@@ -52,11 +53,15 @@ def settle(state: State) -> None:
         if state.founded:
             _tend_brokers(state)
             _raise_voters(state)
+            if state.arrived and state.counters.feature_level >= features.COPIES:
+                add_copies(state, state.arrived[0])
+            state.arrived.clear()
         start_waiting(state)
         for plan in [plan for plan in state.plans.values() if plan.state is PlanState.RUNNING]:
             if plan.moves_open == 0:
                 _finish(state, plan)
     state.unsettled = False
+    state.arrived.clear()
 
 
 # ------------------------------------------------------------------ brokers

@@ -45,6 +45,7 @@ class Topic(NamedTuple):
     set_ids: tuple[int, ...]  # by partition
     created_ms: int
     create_id: str = ""  # of the create that made it; empty: made below level 2
+    grows: bool = False  # it asked for no number of replicas: it has as many as there are brokers, up to three
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -76,6 +77,11 @@ class _TopicRow(msgspec.Struct, array_like=True, frozen=True):
     set_ids: tuple[int, ...]
     created_ms: int
     create_id: str = ""
+    grows: bool = False  # written only where it holds, which it does from level 5 on
+
+    def written(self) -> tuple[object, ...]:
+        fields: tuple[object, ...] = msgspec.structs.astuple(self)
+        return fields if self.grows else fields[:-1]
 
 
 _decode_counters: Final = msgspec.msgpack.Decoder(Counters).decode
@@ -98,7 +104,8 @@ class State:
         for key, value in rows.scan(b"t", b"u"):
             name, row = key[1:].decode(), _decode_topic(value)
             settings = TopicSettings.from_dict(row.settings)
-            self.topics[name] = Topic(name, row.incarnation, settings, row.set_ids, row.created_ms, row.create_id)
+            made = (row.created_ms, row.create_id, row.grows)
+            self.topics[name] = Topic(name, row.incarnation, settings, row.set_ids, *made)
         self.brokers = {broker.node_id: broker for broker in map(_decode_broker, _values(rows, b"b"))}
         self.sets: dict[int, ReplicaSet] = {}
         self.moves: dict[int, Move] = {}
@@ -116,6 +123,7 @@ class State:
         self.tries_of: dict[int, dict[int, Try]] = {}  # set id -> the tries that name it, by token
         self.forgotten = Hashes((key[1], packed) for key, packed in rows.scan(b"z", b"{"))
         self.unsettled = False  # something changed that plans depend on
+        self.arrived: list[str] = []  # brokers that may be given something from this command on
         self._dirty: set[bytes] = set()
         self._changed_tries: dict[int, None] | None = None  # None: any of them
         for found in map(_decode_set, _values(rows, b"r")):
@@ -144,6 +152,8 @@ class State:
         self._dirty.add(_topic_key(name))
 
     def put_broker(self, broker: Broker) -> None:
+        if broker.state is BrokerState.ACTIVE and not self.is_active(broker.node_id):
+            self.arrived.append(broker.node_id)
         self.brokers[broker.node_id] = broker
         self._dirty.add(b"b" + broker.node_id.encode())
         self.unsettled = True
@@ -324,8 +334,8 @@ class State:
             if topic is None:
                 return None
             settings = written(topic.settings)
-            row = _TopicRow(topic.incarnation, settings, topic.set_ids, topic.created_ms, topic.create_id)
-            return msgspec.msgpack.encode(row)
+            made = (topic.created_ms, topic.create_id, topic.grows)
+            return msgspec.msgpack.encode(_TopicRow(topic.incarnation, settings, topic.set_ids, *made).written())
         if kind == b"z":
             return self.forgotten.packed(rest[0])
         if kind in GROUP_KEYS:

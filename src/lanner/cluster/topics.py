@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lanner import limits
+from lanner import features, limits
 from lanner.cluster.commands import AlterTopic, CreateTopic, DeleteTopic, check_time
 from lanner.cluster.group_topics import add_topic, check_growth, drop_topic, grow_topic
 from lanner.cluster.moving import drop_move, open_plan
@@ -32,7 +32,8 @@ def create_topic(state: State, command: CreateTopic) -> Topic:
     given = TopicSettings.from_dict(command.settings)
     settings = replace(given, replication=resolve_replication(state, given.replication))
     check_growth(state, name, 0, settings.partitions)
-    topic = Topic(name, state.counters.next_incarnation, settings, (), command.created_ms, command.create_id)
+    made = (command.created_ms, command.create_id, _grows(state, given))
+    topic = Topic(name, state.counters.next_incarnation, settings, (), *made)
     topic = _grown(state, topic, settings.partitions)
     state.counters.next_incarnation += 1
     state.put_topic(topic)
@@ -44,6 +45,7 @@ def alter_topic(state: State, command: AlterTopic) -> Topic:
     topic = _find(state, command.name)
     check_settings(command.settings, state.counters.feature_level)
     settings = topic.settings.changed(command.settings)
+    grows = _grows(state, settings) if "replication" in command.settings else topic.grows
     growth = settings.partitions - len(topic.set_ids)
     if growth < 0:
         raise ValidationError(
@@ -54,7 +56,7 @@ def alter_topic(state: State, command: AlterTopic) -> Topic:
     if growth or settings.replication != topic.settings.replication:
         settings = replace(settings, replication=resolve_replication(state, settings.replication))
     check_growth(state, topic.name, topic.incarnation, growth)
-    changed = _grown(state, topic._replace(settings=settings), growth)
+    changed = _grown(state, topic._replace(settings=settings, grows=grows), growth)
     state.put_topic(changed)
     if growth:
         grow_topic(state, changed)
@@ -77,6 +79,11 @@ def delete_topic(state: State, command: DeleteTopic) -> Topic:
     state.partition_count -= len(topic.set_ids)
     state.unsettled = True
     return topic
+
+
+def _grows(state: State, given: TopicSettings) -> bool:
+    """Whether a topic gets more replicas as brokers come: it asked for as many as there are."""
+    return given.replication == 0 and state.counters.feature_level >= features.COPIES
 
 
 def _find(state: State, name: str) -> Topic:

@@ -23,6 +23,7 @@ from lanner.cluster.group_views import (
     view_of,
 )
 from lanner.cluster.grouped import Group, MemberRow
+from lanner.cluster.placement import wanted_replication
 from lanner.cluster.planning import is_drained, last_incarnation
 from lanner.cluster.staged import Transaction, Try
 from lanner.cluster.state import State
@@ -370,12 +371,13 @@ class Views:
         rows = []
         for name in names:
             found = self._state.topics[name]
+            wanted = wanted_replication(self._state, found)
             for set_id in found.set_ids:
                 one = self._state.sets.get(set_id)
                 if one is not None:
                     leader = (leaders or {}).get(set_id, "")
                     replicas = tuple(self._replica_rows(one, leader, lags or {}, moving.get(set_id)))
-                    rows.append(PartitionRow(set_id, name, one.partition, leader, found.settings.replication, replicas))
+                    rows.append(PartitionRow(set_id, name, one.partition, leader, wanted, replicas))
         return rows
 
     def _replica_rows(
@@ -398,9 +400,10 @@ class Views:
         state = self._state
         missing = 0
         for topic in state.topics.values():
+            wanted = wanted_replication(state, topic)
             for set_id in topic.set_ids:
                 voters = len(state.sets[set_id].voters) if set_id in state.sets else 1
-                missing += max(0, topic.settings.replication - voters)
+                missing += max(0, wanted - voters)
         live = [broker for broker in state.live() if not broker.lost]
         newest = max((broker.feature_max for broker in live), default=0)
         return ClusterRow(

@@ -82,7 +82,8 @@ class World:
 
     def join(self, name: str, node_id: str = "", rack: str = "") -> Any:
         """Register a broker and let it catch up."""
-        result = self.apply(encode_register_broker(registration(name, node_id, rack), 2))
+        given = registration(name, node_id, rack, feature_max=self.machine.feature_level)
+        result = self.apply(encode_register_broker(given, 2))
         self.settle()
         return result
 
