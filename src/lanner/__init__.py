@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lanner.model import Message as StoredMessage
     from lanner.model import TopicPartition, TopicSettings
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 __all__ = [
     "Admin",

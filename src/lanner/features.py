@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Final
 
 LOWEST: Final = 1
-HIGHEST: Final = 5
-RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0", 4: "0.4.0", 5: "0.5.0"}  # which brought a level
+HIGHEST: Final = 6
+RELEASES: Final = {1: "0.1.0", 2: "0.2.0", 3: "0.3.0", 4: "0.4.0", 5: "0.5.0", 6: "0.6.0"}  # which brought a level
 
 IDENTITIES: Final = 2  # settles, commits and creates that are asked again get their first answer
 STAGES: Final = 3  # staged publish, lanes and dead letters as streams, archive holds
@@ -26,10 +26,10 @@ CALLERS: Final = 4  # a call that one broker passes on to another names who made
 PRODUCER_FLOORS: Final = 4  # what a partition with too many producers forgot is refused, not stored again
 GROUPS: Final = 4  # the records of members of groups, assignments and fences; nobody writes them before
 MEMBERS: Final = 5  # the calls by which members join, which do write them
-COPIES: Final = 5  # replicas that topics lack are made by themselves when a broker comes (back)
 REPAIRS: Final = 5  # a damaged copy that was begun to be replaced is replaced, whatever is cancelled or fails
+COPIES: Final = 6  # replicas that topics lack are made by themselves when a broker comes (back)
 
-assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= min(MEMBERS, COPIES, REPAIRS) <= HIGHEST
+assert 1 <= LOWEST <= IDENTITIES <= STAGES <= min(PRODUCER_FLOORS, GROUPS) <= min(MEMBERS, REPAIRS) <= COPIES <= HIGHEST
 assert set(RELEASES) == set(range(1, HIGHEST + 1))
 
 START_NEWER: Final = (

@@ -26,6 +26,7 @@ LEVELS = {
     "0.2.0": features.IDENTITIES,
     "0.3.0": features.STAGES,
     "0.4.0": features.PRODUCER_FLOORS,
+    "0.5.0": features.MEMBERS,
 }
 LOWER = [release for release, level in LEVELS.items() if level < features.HIGHEST]
 SECONDS = 20.0
@@ -106,7 +107,7 @@ async def test_everything_that_the_last_release_left_is_there(old: Old, caplog: 
         assert fresh.offset == 9, "what was torn was never confirmed"
 
 
-@pytest.mark.parametrize("old", ["0.2.0", "0.3.0", "0.4.0"], indirect=True)
+@pytest.mark.parametrize("old", ["0.2.0", "0.3.0", "0.4.0", "0.5.0"], indirect=True)
 async def test_settles_that_the_last_release_answered_get_the_same_answers_again(old: Old) -> None:
     await old.start()
     assert old.server is not None and old.server.native_address is not None

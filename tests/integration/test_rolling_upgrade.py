@@ -23,6 +23,7 @@ RELEASES = {
     "0.2.0": ("f92e91f", features.IDENTITIES),
     "0.3.0": ("ef9119a", features.STAGES),
     "0.4.0": ("b7bbd9d", features.PRODUCER_FLOORS),
+    "0.5.0": ("d712e42", features.MEMBERS),
 }
 REPOSITORY = Path(__file__).parent.parent.parent
 OLD_CLIENT = """

@@ -77,7 +77,7 @@ class _TopicRow(msgspec.Struct, array_like=True, frozen=True):
     set_ids: tuple[int, ...]
     created_ms: int
     create_id: str = ""
-    grows: bool = False  # written only where it holds, which it does from level 5 on
+    grows: bool = False  # written only where it holds, which it does from level 6 on
 
     def written(self) -> tuple[object, ...]:
         fields: tuple[object, ...] = msgspec.structs.astuple(self)

@@ -1,4 +1,4 @@
-"""Topics that have fewer replicas than they want get them when a broker comes, or comes back; from level 5 on."""
+"""Topics that have fewer replicas than they want get them when a broker comes, or comes back; from level 6 on."""
 
 from __future__ import annotations
 
