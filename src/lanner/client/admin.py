@@ -95,12 +95,11 @@ class Admin(TransactionAdmin, MemberAdmin):
 
     async def ping(self) -> None:
         """Return when the broker has answered."""
-        await self._session.request(Empty())
+        await self._session.ask(Empty())
 
     async def cluster(self) -> MetadataReply:
         """The cluster's id, its brokers, and every topic with its partitions."""
-        reply, _ = await self._session.request(Metadata())
-        return reply
+        return await self._session.ask(Metadata())
 
     # ------------------------------------------------------------------ topics
 
@@ -113,7 +112,7 @@ class Admin(TransactionAdmin, MemberAdmin):
         TopicSettings.from_dict(settings)  # refuses here, with a traceback that helps
         request = CreateTopic(check_name(name, "topic"), settings, secrets.token_hex(8))
         try:
-            reply, _ = await self._session.request(request)
+            reply = await self._session.ask(request)
         except TopicExists:
             if not exist_ok:
                 raise
@@ -124,28 +123,26 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
         """Change settings; they hold from the next decision on. Partitions can only grow."""
         request = AlterTopic(check_name(name, "topic"), settings)
-        reply, _ = await self._session.request(request)
+        reply = await self._session.ask(request)
         self._routing.forget(name)
         return reply
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with everything in it."""
         request = DeleteTopic(check_name(name, "topic"))
-        await self._session.request(request)
+        await self._session.ask(request)
         self._routing.forget(name)
 
     async def describe(self, name: str) -> TopicDescription:
         """Settings and partitions of a topic, with offsets, bytes and depth by priority."""
         request = DescribeTopic(check_name(name, "topic"))
-        reply, _ = await self._session.request(request)
-        return reply
+        return await self._session.ask(request)
 
     async def offsets(self, topic: str, time: int | datetime | None = None) -> list[PartitionOffsets]:
         """First and end offset of each partition; with a time also the first offset appended at or after it."""
         time_ms = -1 if time is None else moment_ms(time, "time")
         request = Offsets(check_name(topic, "topic"), time_ms)
-        reply, _ = await self._session.request(request)
-        return reply.partitions
+        return (await self._session.ask(request)).partitions
 
     async def peek(
         self,
@@ -160,7 +157,7 @@ class Admin(TransactionAdmin, MemberAdmin):
         """Look without leasing: the most urgent first among what is at or after the offset. One page, of bounded bytes;
         give its `next` as `after` to go on."""
         request = Peek(check_name(topic, "topic"), partition, offset, max_messages, max_bytes, after=after)
-        reply, _ = await self._session.request(request)
+        reply = await self._session.ask(request)
         page = Looked(found.of_topic(topic) for found in reply.messages)
         page.next = reply.next
         return page
@@ -169,18 +166,17 @@ class Admin(TransactionAdmin, MemberAdmin):
 
     async def groups(self, topic: str) -> list[str]:
         request = ListGroups(check_name(topic, "topic"))
-        reply, _ = await self._session.request(request)
-        return reply.groups
+        return (await self._session.ask(request)).groups
 
     async def group(self, topic: str, group: str) -> GroupDescription:
         """A group's progress on each partition: lag, ready, leased, waiting, dead, depth by priority, oldest."""
-        reply, _ = await self._session.request(_group_name(topic, group))
+        reply = await self._session.ask(_group_name(topic, group))
         return with_ages(reply, time.time_ns() // 1_000_000)
 
     async def drop_group(self, topic: str, group: str) -> None:
         """Forget a group and its progress."""
         request = DropGroup(check_name(topic, "topic"), check_name(group, "group"))
-        await self._session.request(request)
+        await self._session.ask(request)
 
     async def seek(
         self,
@@ -207,7 +203,7 @@ class Admin(TransactionAdmin, MemberAdmin):
             to,
             force=force,
         )
-        await self._session.request(request)
+        await self._session.ask(request)
 
     async def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
         """Set a stream group's next offsets."""
@@ -219,8 +215,7 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def committed(self, topic: str, group: str) -> dict[int, int]:
         """A stream group's next offsets; partitions without a commit are absent."""
         name = _group_name(topic, group)
-        reply, _ = await self._session.request(Committed(name.group, name.topic))
-        return reply.offsets
+        return (await self._session.ask(Committed(name.group, name.topic))).offsets
 
     # ------------------------------------------------------------------ dead letters
 
@@ -250,37 +245,38 @@ class Admin(TransactionAdmin, MemberAdmin):
         self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
     ) -> int:
         """Deliver dead letters again, with the priority they have; how many."""
-        return await self._choose_dead(Command.REDRIVE, topic, group, partition, offsets)
+        return await self._choose_dead(RedriveDead, topic, group, partition, offsets)
 
     async def discard(
         self, topic: str, group: str, *, partition: int | None = None, offsets: Sequence[int] | None = None
     ) -> int:
         """Settle dead letters for good; how many."""
-        return await self._choose_dead(Command.DISCARD, topic, group, partition, offsets)
+        return await self._choose_dead(DiscardDead, topic, group, partition, offsets)
 
     async def _choose_dead(
-        self, command: Command, topic: str, group: str, partition: int | None, offsets: Sequence[int] | None
+        self,
+        kind: type[RedriveDead | DiscardDead],
+        topic: str,
+        group: str,
+        partition: int | None,
+        offsets: Sequence[int] | None,
     ) -> int:
         if offsets is not None and partition is None:
             raise ValidationError("offsets are of one partition: say which", field="partition")
         name = _group_name(topic, group)
-        kind = RedriveDead if command is Command.REDRIVE else DiscardDead
         request = kind(name.topic, name.group, partition, None if offsets is None else list(offsets))
-        reply, _ = await self._session.request(request)
-        return reply.count
+        return (await self._session.ask(request)).count
 
     # ------------------------------------------------------------------ the cluster
 
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers with what they hold and lead, what is missing, and the plans that move replicas."""
-        reply, _ = await self._session.request(DescribeCluster())
-        return reply
+        return await self._session.ask(DescribeCluster())
 
     async def describe_partitions(self, topic: str | None = None) -> list[PartitionReplicas]:
         """Where the replicas of a topic (or of every topic) are, who leads, and how far the others are behind."""
         request = DescribePartitions(None if topic is None else check_name(topic, "topic"))
-        reply, _ = await self._session.request(request)
-        return reply.partitions
+        return (await self._session.ask(request)).partitions
 
     async def drain(self, broker: str) -> PlanProgress | None:
         """Begin to move everything off a broker. Asking again takes up what was left."""
@@ -328,8 +324,7 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def raft_status(self, topic: str, partition: int, broker: str = "") -> dict[str, Any]:
         """What one replica's Raft says of itself; without a broker, the leader's."""
         request = RaftStatus(check_name(topic, "topic"), partition, broker)
-        reply, _ = await self._session.request(request)
-        return reply.status
+        return (await self._session.ask(request)).status
 
     async def scrub(self, broker: str) -> ScrubProgress:
         """Have a broker read and verify what lies on its disk, now; a pass that is under way counts. How it begins."""
@@ -359,8 +354,7 @@ class Admin(TransactionAdmin, MemberAdmin):
 
     async def _change(self, request: ChangeCluster) -> PlanProgress | None:
         """Repeated only when it surely had no effect: a second rebalance or move would be another one."""
-        reply, _ = await self._session.request(request)
-        return reply.plan
+        return (await self._session.ask(request)).plan
 
 
 def with_ages(found: GroupDescription, now_ms: int) -> GroupDescription:

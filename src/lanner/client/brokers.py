@@ -307,6 +307,10 @@ class Brokers:
                 raise outcome
             await asyncio.sleep(pause_s)
 
+    async def ask(self, call: Asked[AnswerT]) -> AnswerT:
+        """The same for an answer without bulk."""
+        return (await self.request(call))[0]
+
     async def reached(self, deadline: float, avoid: Collection[Session] = ()) -> Session:
         """A broker that is up, if possible another than these; past the deadline raise why there is none."""
         spare_until = min(deadline, self._loop.time() + _SPARE_S)

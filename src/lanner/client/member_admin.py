@@ -39,7 +39,7 @@ class MemberAdmin:
         after = 0
         while True:
             request = ListMembers(name, after, max(1, min(_PAGE, limit - len(members))))
-            found, _ = await self._session.request(request)
+            found = await self._session.ask(request)
             members += found.members
             if found.next <= after or len(members) >= limit:
                 return structs.replace(found, members=members)
@@ -50,18 +50,16 @@ class MemberAdmin:
     ) -> GroupAltered:
         """Change how a group shares its partitions; what is not given stays. Its number and its new generation."""
         request = AlterGroup(check_name(group, "group"), assignor or "", session_ms or 0, revoke_ms or 0)
-        found, _ = await self._session.request(request)
-        return found
+        return await self._session.ask(request)
 
     async def evict_member(self, group: str, member: str, *, reason: str = "") -> None:
         """Have a member, by its id, be none any more. Others get its partitions; its process is told, and may join
         again."""
         request = EvictMember(check_name(group, "group"), member, reason)
-        await self._session.request(request)
+        await self._session.ask(request)
 
     async def clients(self, *, group: str = "", after: tuple[str, int] | None = None, limit: int = 100) -> ClientList:
         """A page of the open connections of all brokers: which groups each uses, and what it holds leased. Give its
         `next` as `after` to go on; `missing` names brokers that did not answer."""
         request = ListClients(check_name(group, "group") if group else "", after, limit)
-        found, _ = await self._session.request(request)
-        return found
+        return await self._session.ask(request)

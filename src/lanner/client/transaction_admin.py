@@ -25,13 +25,12 @@ class TransactionAdmin:
     async def transactions(self, *, open_only: bool = False, after: str = "", limit: int = 100) -> TransactionList:
         """A page of them by name: who owns each, what it has committed, and the try that is under way."""
         asked = ListTransactions("", open_only, after, limit)
-        found, _ = await self._session.request(asked)
-        return found
+        return await self._session.ask(asked)
 
     async def transaction(self, transaction: str) -> TransactionState:
         """One of them, with how its latest commits ended and who is awaited in the one under way."""
         asked = ListTransactions(check_name(transaction, "transaction"))
-        found, _ = await self._session.request(asked)
+        found = await self._session.ask(asked)
         if not found.transactions:
             raise NotFoundError(
                 f"there is no transaction {transaction!r}; it may be forgotten", transaction=transaction
@@ -46,22 +45,20 @@ class TransactionAdmin:
         if row.open.phase == CommitPhase.COMMITTED:
             return CommitState(row.open.phase, row.open.token)
         asked = End(transaction, row.owner, row.open.commit_id)
-        state, _ = await self._session.request(asked)
-        return state
+        return await self._session.ask(asked)
 
     async def clear_forgotten_transactions(self) -> int:
         """Let every name that was forgotten be used as a new one, and its work be published again; how many there were.
 
         Only for when there are too many of them, and no late repeat is to be feared.
         """
-        found, _ = await self._session.request(Forget([], hashes=True))
-        return found.count
+        return (await self._session.ask(Forget([], hashes=True))).count
 
     async def forget_transaction(self, transaction: str) -> None:
         """Forget it; a hash stays, so that a late repeat is refused. Not while a commit is under way."""
         row = await self.transaction(transaction)
         if row.open is not None:
             raise TransactionBusy(f"transaction {transaction!r} has a commit under way: abort it, or wait for its end")
-        found, _ = await self._session.request(Forget([transaction]))
+        found = await self._session.ask(Forget([transaction]))
         if not found.count:
             raise TransactionBusy(f"transaction {transaction!r} was used a moment ago; it is not forgotten")
