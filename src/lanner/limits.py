@@ -155,7 +155,6 @@ SEGMENT_BYTES_MIN: Final = 4 * MIB
 SEGMENTS_PER_DISK: Final = 160  # at least so many fit on a disk, where the smallest size allows it
 SMALL_DISK_BYTES: Final = 20 * GIB  # on smaller ones segments are smaller, and so is the reserve
 JOURNAL_RECORD_BYTES_MAX: Final = 64 * MIB
-SAVE_BYTES: Final = 64 * MIB
 SAVE_INTERVAL_MS: Final = 1_000
 UNCOMMITTED_BYTES_MAX_PER_PARTITION: Final = 32 * MIB
 UNCOMMITTED_BYTES_MAX_PER_BROKER: Final = 256 * MIB

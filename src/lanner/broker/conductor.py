@@ -68,10 +68,6 @@ class Conductor:
         self._in_flight = False
         self._forget_ms = 0
 
-    @property
-    def conducts(self) -> bool:
-        return self._term > 0
-
     def vote_of(self, token: int, set_id: int) -> str:
         """Return what a participant has reported: awaited, prepared or confirmed; empty when it is not known here."""
         found = self._tries.get(token)

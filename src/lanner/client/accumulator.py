@@ -58,19 +58,6 @@ class Room(Protocol):
     def use(self, lane: ProducerLane, count: int) -> None: ...
 
 
-class AllTogether:
-    """So many batches, whichever lanes they are of."""
-
-    def __init__(self, count_max: int) -> None:
-        self._left = count_max
-
-    def left(self, lane: ProducerLane) -> int:
-        return self._left
-
-    def use(self, lane: ProducerLane, count: int) -> None:
-        self._left -= count
-
-
 class Accumulator:
     """One mutator per event: `add`, `take`, `acknowledged`, `failed`, `expire`. Each returns what the shell must do."""
 

@@ -267,10 +267,9 @@ class Commits:
             commit.once,
         )
         try:
-            state, _ = await self._brokers.request(asked, timeout_ms=timeout_ms)
+            return await self._brokers.ask(asked, timeout_ms=timeout_ms)
         except LannerError as error:
             raise _with_outcome(error, "unknown" if _may_have_begun(error) else "not begun") from error
-        return state
 
     async def _prepare(self, commit: Commit, token: int, ends: float) -> None:
         """Have every partition promise. When one cannot, the commit is given up, and the error says why."""
@@ -340,8 +339,7 @@ class Commits:
         return found.committed
 
     async def _look(self, asked: Look, timeout_ms: float | None) -> Looked:
-        found, _ = await self._brokers.request(asked, timeout_ms=timeout_ms)
-        return found
+        return await self._brokers.ask(asked, timeout_ms=timeout_ms)
 
     async def abort(self, commit: Commit) -> CommitState:
         """Give a commit up, whether it has begun or not; it may turn out to be committed."""
@@ -370,8 +368,7 @@ class Commits:
 
     async def end(self, transaction: str, owner: str, commit_id: bytes) -> CommitState:
         """Abort a commit by its id alone, as an operator does."""
-        state, _ = await self._brokers.request(End(transaction, owner, commit_id))
-        return state
+        return await self._brokers.ask(End(transaction, owner, commit_id))
 
     # ------------------------------------------------------------------ at the leaders
 

@@ -132,8 +132,7 @@ class Reader:
         if self.group is None:
             return {}
         request = Committed(self.group, self.topic)
-        reply, _ = await self._brokers.request(request)
-        return reply.offsets
+        return (await self._brokers.ask(request)).offsets
 
     def _changed(self, topic: str) -> None:
         """Leaders or partitions are others now."""

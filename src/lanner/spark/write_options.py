@@ -7,7 +7,7 @@ that names it and says how to write it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from lanner import limits
 from lanner.model import check_name
@@ -22,8 +22,6 @@ COMMIT_TIMEOUT: Final = "commitTimeout"
 CODEC: Final = "codec"
 KNOWN: Final = (SERVERS, TOPIC, VALUE_FORMAT, TRANSACTION, SEQUENCE, STAGE_TIMEOUT, COMMIT_TIMEOUT, CODEC)
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})  # a writer is told these, too
-
-ValueFormat: TypeAlias = Literal["", "bytes", "text", "json"]
 
 
 class WriteOptions(NamedTuple):

@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -90,8 +90,6 @@ EXCHANGES: Final[Mapping[Command, Exchange]] = {
 }
 
 assert set(EXCHANGES) == set(Command)
-
-ControlT = TypeVar("ControlT", bound=Control)
 
 # Beside its own errors the decoder lets through what a hostile control part can provoke in it.
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError)

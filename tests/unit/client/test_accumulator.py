@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lanner.batch import decode
-from lanner.client.accumulator import Accumulator, AllTogether
+from lanner.client.accumulator import Accumulator
 from lanner.client.pending import Identity, PendingBatch, ProducerLane
 from lanner.errors import (
     ConnectionLost,
@@ -23,6 +23,19 @@ from lanner.errors import (
     TopicFull,
     ValidationError,
 )
+
+
+class AllTogether:
+    """So many batches, whichever lanes they are of."""
+
+    def __init__(self, count_max: int) -> None:
+        self._left = count_max
+
+    def left(self, lane: Any) -> int:
+        return self._left
+
+    def use(self, lane: Any, count: int) -> None:
+        self._left -= count
 
 
 def accumulator(**options: Any) -> Accumulator:
