@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
 from lanner.forwarding.values import Placed, Run
@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
         return self.data
 
 
-def _loose(kind: Any, *opaque: str) -> Any:
+def _loose(kind: type[Message], *opaque: str) -> Any:
     """The same message, with these fields, which are messages, as bytes."""
     found = descriptor_pb2.DescriptorProto()
     kind.DESCRIPTOR.CopyToProto(found)

@@ -32,7 +32,8 @@ async def publish(http, **named):
 def test_a_handler_takes_the_body_and_the_query_of_its_operation_and_gives_its_reply(operation):
     hints = get_type_hints(operation.handler)
     given = hints.pop("return")
-    assert hints == {"call": Call[operation.body, operation.query]}
+    body = operation.body if operation.plain is None else operation.body | operation.plain
+    assert hints == {"call": Call[body, operation.query]}
     told = given in (Prepared, Streamed, Raw) or given == Mapping[str, str] == Mapping[get_args(operation.reply)]
     assert told or (given is type(None) if operation.reply is None else given is operation.reply)
 
