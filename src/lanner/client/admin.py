@@ -6,6 +6,7 @@ Results are the protocol's own structs. Brokers are named by their name or by th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import secrets
 import time
@@ -64,6 +65,7 @@ from lanner.wire.messages import (
 )
 
 _CONNECTING_S: Final = 2.0
+_CHANGE_MS: Final = 3_000  # then another broker is asked to make or alter a topic: the disk of this one may hang
 
 
 class DeadMessage(NamedTuple):
@@ -112,7 +114,7 @@ class Admin(TransactionAdmin, MemberAdmin):
         TopicSettings.from_dict(settings)  # refuses here, with a traceback that helps
         request = CreateTopic(check_name(name, "topic"), settings, secrets.token_hex(8))
         try:
-            reply = await self._session.ask(request)
+            reply = await self._change_topic(request)
         except TopicExists:
             if not exist_ok:
                 raise
@@ -123,8 +125,21 @@ class Admin(TransactionAdmin, MemberAdmin):
     async def alter_topic(self, name: str, **settings: Any) -> TopicDescription:
         """Change settings; they hold from the next decision on. Partitions can only grow."""
         request = AlterTopic(check_name(name, "topic"), settings)
-        reply = await self._session.ask(request)
+        reply = await self._change_topic(request)
         self._routing.forget(name)
+        return reply
+
+    async def _change_topic(self, request: CreateTopic | AlterTopic) -> TopicDescription:
+        """Ask for a change that may be repeated: a create is known by its id, an alter is done already.
+
+        One broker takes it as well as another; so there must be others that are known.
+        """
+        session = self._session
+        if not session.are_several:
+            with contextlib.suppress(LannerError):
+                known, _ = await session.request(Metadata([]), timeout_ms=_CHANGE_MS)
+                session.learn(known.brokers)
+        reply, _ = await session.request(request, attempt_ms=_CHANGE_MS)
         return reply
 
     async def delete_topic(self, name: str) -> None:

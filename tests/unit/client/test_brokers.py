@@ -14,7 +14,7 @@ from lanner.client import session as session_module
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
 from lanner.errors import ConnectionLost, NotLeader, ServiceUnavailable
-from lanner.wire.administration import DeleteTopic
+from lanner.wire.administration import DeleteTopic, TopicDescription
 from lanner.wire.messages import BrokerInfo, Command, Empty, MetadataReply
 
 
@@ -80,6 +80,37 @@ async def test_a_broker_that_stays_silent_is_given_up_for_another(cluster: Any) 
     async with asyncio.timeout(3):
         await brokers.request(Empty(), attempt_ms=300)
     await closed(brokers, routing)
+
+
+@pytest.mark.parametrize(
+    ("command", "change"),
+    [
+        (Command.CREATE_TOPIC, lambda admin: admin.create_topic("t", partitions=3)),
+        (Command.ALTER_TOPIC, lambda admin: admin.alter_topic("t", partitions=3)),
+    ],
+)
+async def test_a_topic_is_made_by_another_broker_when_one_does_not_answer(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, command: Command, change: Any
+) -> None:
+    """Its disk hangs, say: it answers everything but this."""
+    monkeypatch.setattr("lanner.client.admin._CHANGE_MS", 100, raising=False)
+    asked: list[tuple[str, Any]] = []
+
+    def silent_at_first(node_id: str) -> Any:
+        def answer(control: Any, _request: Any) -> TopicDescription | None:
+            asked.append((node_id, control))
+            return TopicDescription("t", 1, {"partitions": 3}, []) if len(asked) > 1 else None
+
+        return answer
+
+    for node_id, broker in cluster.brokers.items():
+        broker.answers[command] = silent_at_first(node_id)
+    addresses = [broker.address for broker in cluster.brokers.values()]
+    async with asyncio.timeout(8), lanner.connect(addresses) as queue:
+        assert (await change(queue.admin)).name == "t"
+    (first, control), (second, again) = asked
+    assert first != second
+    assert control == again, "under the same id"
 
 
 async def test_silence_ends_a_connection_where_another_broker_could_serve(cluster: Any) -> None:
