@@ -44,6 +44,7 @@ class Door:
         self.requests: dict[tuple[str, int], int] = {}
         self._background: set[asyncio.Future[None]] = set()
         self.streams = 0  # of events, that are open
+        self.stream_bytes = 0  # of events, that their clients have not taken yet
         self.body_bytes = 0  # of the whole bodies in hand, over all connections
 
     def spawn(self, work: Awaitable[None]) -> None:

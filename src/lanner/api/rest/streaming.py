@@ -1,9 +1,11 @@
 """A partition as server-sent events: what is there, then what comes, until somebody ends it.
 
 Nothing is read ahead: the next batches are asked for when the socket has taken the last ones, so a client that does not
-read stops the stream, and holds one page at most. The id of an event is the offset of its message; a client that comes
-again says the last one it saw (`Last-Event-ID`) and goes on behind it. What ends a stream, other than the client, is
-told as its last event.
+read stops the stream, and holds one piece at most. A piece is a page, and smaller when much is held for clients that do
+not read: then what is left of a page is read again.
+
+The id of an event is the offset of its message; a client that comes again says the last one it saw (`Last-Event-ID`)
+and goes on behind it. What ends a stream, other than the client, is told as its last event.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncGenerator
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -18,7 +21,7 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from lanner import limits
-from lanner.api.reading import FETCH_BYTES, Page, page_of
+from lanner.api.reading import FETCH_BYTES, Hole, Page, page_of
 from lanner.api.rest.operations import Call, Door, Streamed
 from lanner.api.rest.problems import answer_to, answer_to_unexpected
 from lanner.api.rest.shapes import HoleOut, NoBody, StreamQuery
@@ -26,6 +29,7 @@ from lanner.api.rest.topics import lanes_of, shown
 from lanner.calls import Answer
 from lanner.errors import LannerError, Overloaded, ValidationError
 from lanner.forwarding.delivery import raw_bytes
+from lanner.model import Message
 from lanner.net.backoff import Backoff
 from lanner.wire.messages import Fetch, Fetched, Offsets
 
@@ -33,6 +37,7 @@ LAST_EVENT_ID: Final = b"last-event-id"
 HEARTBEAT_MS: Final = 15_000
 INLINE_BYTES_MAX: Final = 64 * limits.KIB
 _ID_DIGITS_MAX: Final = 20
+_SHARES: Final = 16  # a stream takes so much of what is left
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 _BEGINS: Final = b": the stream begins\n\n"  # so that the head leaves at once
@@ -87,12 +92,17 @@ async def _events(
         said_at = now()
         while True:
             chunk, next_offset = await _made(call, asked, answer)
+            made, size = [chunk], len(chunk)
             is_at_end = next_offset >= answer.control.end_offset
             is_silent = now() - said_at >= silence_s
             del answer  # what it was made of must not wait with it for a client that does not read
-            if chunk:
-                yield chunk
-                chunk = b""
+            if size:
+                del chunk  # nor here, beside the socket's own
+                call.door.stream_bytes += size
+                try:
+                    yield made.pop()
+                finally:
+                    call.door.stream_bytes -= size
                 said_at = now()
                 backoff.reset()
             elif is_silent and is_at_end and ends and asked.wait_ms:
@@ -105,7 +115,7 @@ async def _events(
                 pause_s = min(backoff.pause_s(), max(0.0, said_at + silence_s - now()))
                 await asyncio.wait({leaving}, timeout=pause_s)
             wait_ms = max(1, math.ceil((said_at + silence_s - now()) * 1_000))
-            asked = replace(asked, offset=next_offset, wait_ms=wait_ms)
+            asked = replace(asked, offset=next_offset, wait_ms=wait_ms, max_bytes=_room(call.door))
             found = await _fetched(call, asked, leaving)
             if found is None:
                 return
@@ -142,19 +152,38 @@ def _look_at(fetching: asyncio.Future[Answer[Fetched]]) -> None:
 
 
 async def _made(call: Call[NoBody, StreamQuery], asked: Fetch, answer: Answer[Fetched]) -> tuple[bytes, int]:
+    bytes_max = _room(call.door)
     if sum([raw_bytes(data) for data in answer.bulk]) <= INLINE_BYTES_MAX:
-        return _written(asked, answer)
-    return await call.service.in_reader(lambda: _written(asked, answer))
+        return _written(asked, answer, bytes_max)
+    return await call.service.in_reader(lambda: _written(asked, answer, bytes_max))
 
 
-def _written(asked: Fetch, answer: Answer[Fetched]) -> tuple[bytes, int]:
-    """The events of a page, in the order of their offsets, and where to go on."""
+def _room(door: Door) -> int:
+    """How many bytes of events a stream may hold next: the fewer the more is held, so that many find room."""
+    left = limits.REST_STREAMS_BYTES_MAX - door.stream_bytes
+    return max(limits.REST_STREAM_BYTES_MIN, min(FETCH_BYTES, left // _SHARES))
+
+
+def _written(asked: Fetch, answer: Answer[Fetched], bytes_max: int) -> tuple[bytes, int]:
+    """The events of a page in the order of their offsets, as far as there is room, and where to go on."""
     page: Page = page_of(asked, answer, limits.LIST_ITEMS_MAX)
-    events = [(one.offset, _event("", msgspec.json.encode(shown(one)), one.offset)) for one in page.messages]
-    for hole in page.holes:
-        body = msgspec.json.encode(HoleOut(**hole._asdict()))
-        events.append((hole.first_offset, _event("hole", body, hole.next_offset - 1)))
-    return b"".join([event for _, event in sorted(events)]), page.next_offset
+    found: list[tuple[int, Message | Hole]] = [(one.offset, one) for one in page.messages]
+    found += [(hole.first_offset, hole) for hole in page.holes]
+    events: list[bytes] = []
+    size = 0
+    for first_offset, one in sorted(found, key=itemgetter(0)):
+        event = _event_of(one)
+        size += len(event)
+        if events and size > bytes_max:
+            return b"".join(events), first_offset
+        events.append(event)
+    return b"".join(events), page.next_offset
+
+
+def _event_of(one: Message | Hole) -> bytes:
+    if isinstance(one, Hole):
+        return _event("hole", msgspec.json.encode(HoleOut(**one._asdict())), one.next_offset - 1)
+    return _event("", msgspec.json.encode(shown(one)), one.offset)
 
 
 def _event(name: str, data: bytes, number: int | None = None) -> bytes:

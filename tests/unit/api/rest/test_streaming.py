@@ -197,13 +197,14 @@ async def test_streams_that_begin_together_are_bounded_too(service: Any, monkeyp
 async def test_a_stream_holds_nothing_of_what_its_client_has_read(service: Any) -> None:
     """A thousand streams may be open, most of them idle."""
     size = 2 * limits.MIB
+    count = size // limits.KIB
 
     async def ask(identity: Any, call: Any, bulk: Any = ()) -> Any:
-        if call.offset:
+        if call.offset >= count:
             idle.set()
             await asyncio.Event().wait()
-        data = batch.encode([b"v" * limits.KIB] * (size // limits.KIB))
-        return Answer(Fetched(0, size, size, [FetchedBatch(0, size // limits.KIB, 0, len(data))]), [data])
+        data = batch.encode([b"v" * limits.KIB] * count)
+        return Answer(Fetched(0, count, count, [FetchedBatch(0, count, 0, len(data))]), [data])
 
     async def receive() -> dict[str, Any]:
         await asyncio.Event().wait()
@@ -278,3 +279,70 @@ async def test_the_next_page_is_read_when_the_socket_has_taken_the_last(service:
     gone.set()
     await serving
     assert (len(service.asked("fetch")) == 1) == is_lost
+
+
+async def test_streams_that_nobody_reads_hold_little_together(service: Any) -> None:
+    """Each has one piece in its socket's buffer, and the broker nothing beside it; the more there are, the smaller."""
+    count, size = 100, limits.MIB
+    data = batch.encode([b"v" * limits.KIB] * (size // limits.KIB))
+    end = size // limits.KIB
+    service.fetched = Answer(Fetched(0, end, end, [FetchedBatch(0, end, 0, len(data))]), [data])
+    buffers: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    class Connection(SlowConnection):
+        async def handed_over(self) -> bool:
+            return await super().handed_over() if self.is_full else True
+
+        is_full = False
+
+    async def begin() -> asyncio.Future[None]:
+        connection, full = Connection(), asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if len(body := message.get("body", b"")) > limits.KIB:
+                buffers.append(b"%x\r\n%b\r\n" % (len(body), body))
+                connection.is_full = True
+                full.set()
+
+        serving = asyncio.ensure_future(app({**SCOPE, CONNECTION: connection}, receive, send))
+        await asyncio.wait_for(full.wait(), 10)
+        return serving
+
+    app = build_app(service)
+    tracemalloc.start()
+    try:
+        streams = [await begin() for _ in range(count)]
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for serving in streams:
+        serving.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+    buffered = sum(map(len, buffers))
+    assert min(map(len, buffers)) >= limits.REST_STREAM_BYTES_MIN // 2, "and yet each goes on"
+    assert buffered < limits.REST_STREAMS_BYTES_MAX + count * limits.REST_STREAM_BYTES_MIN
+    assert held < 1.5 * buffered
+
+
+async def test_what_is_left_of_a_page_is_read_again(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REST_STREAMS_BYTES_MAX", 0)
+    monkeypatch.setattr(limits, "REST_STREAM_BYTES_MIN", 1)
+    data, offsets = batch.encode([b"a", b"b", b"c"]), []
+
+    async def ask(identity: Any, call: Any, bulk: Any = ()) -> Any:
+        offsets.append(call.offset)
+        if call.offset >= 8:
+            return Answer(Fetched(0, 8, 8, []))
+        holes = [(2, 5)] if call.offset < 5 else []
+        return Answer(Fetched(0, 8, 8, [FetchedBatch(5, 3, 0, len(data))], holes=holes), [data])
+
+    service.ask = ask
+    _, body = await told(service, b"offset=0&wait_ms=50")
+    numbers = [line for line in body.splitlines() if line.startswith(b"id: ")]
+    assert numbers == [b"id: 4", b"id: 5", b"id: 6", b"id: 7"]
+    assert offsets[:5] == [0, 5, 6, 7, 8]
