@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from lanner import limits
 from lanner.batch import never_decodes
 from lanner.client.brokers import Brokers
 from lanner.client.delivery import Message, MessageBatch, Part, Settling
+from lanner.client.extending import LEASE_MS, extend_while_there
 from lanner.client.member_settings import NO_MEMBERSHIP, MemberSettings
 from lanner.client.polling import ROUND_MS, Wanted
 from lanner.client.queue_member import QueueMember, Share
@@ -42,7 +44,7 @@ _log: Final = logging.getLogger("lanner.client")
 IN_HAND_S: Final = 0.1  # `async for` aims at so much work in hand
 LEFT_WITHOUT_SETTLING: Final = "the consumer left without settling it"
 _CLOSE_S: Final = 5.0
-_LEASE_MS: Final = 30_000  # of a topic that does not say
+
 _NOTHING_YET_S: Final = 0.05
 
 
@@ -92,6 +94,7 @@ class Consumer:
         self._iterated: Sequence[Part] = ()  # what `take` handed out last
         self._iterating: Iterator[Message] | None = None
         self._extenders: dict[str, asyncio.Task[None]] = {}  # by topic: each has its own lease
+        self._extending: dict[str, dict[int, Settling]] = {}  # the latest, by topic and partition
         self._closing = False
         self._closed = False
 
@@ -274,8 +277,9 @@ class Consumer:
                 part.closed = True
             else:
                 self._held[part] = None
-        if self._auto_extend and parts and queue.topic not in self._extenders:
-            self._extenders[queue.topic] = self._loop.create_task(self._extend_held(queue))
+        extender = self._extenders.get(queue.topic)
+        if self._auto_extend and parts and (extender is None or extender.done()):
+            self._extenders[queue.topic] = self._loop.create_task(extend_while_there(weakref.ref(self), queue.topic))
         return parts
 
     def _refuse(self, queue: TopicQueue, polled: PolledBatch, data: memoryview, error: LannerError) -> None:
@@ -318,36 +322,31 @@ class Consumer:
     def forget(self, part: Part) -> None:
         self._held.pop(part, None)
 
-    async def _extend_held(self, queue: TopicQueue) -> None:
-        """Keep the leases of what the application still holds of a topic. One partition that cannot be reached is asked
-        for until it can be, and costs no lease of the others."""
-        under_way: dict[int, Settling] = {}  # by partition
-        lease_ms = _LEASE_MS
-        try:
-            while True:
-                lease_ms = await self._lease_of(queue.topic, lease_ms)
-                await asyncio.sleep(lease_ms / 3000)
-                held: dict[int, list[SettleItem]] = {}
-                for part in self._held:
-                    if part.settler.topic == queue.topic:
-                        held.setdefault(part.partition, []).extend(part.items(SettleKind.EXTEND, lease_ms, ""))
-                if not held:
-                    return
-                for partition, items in held.items():
-                    if partition not in under_way or under_way[partition].done:
-                        for first in range(0, len(items), limits.SETTLE_RANGES_MAX):
-                            under_way[partition] = queue.settles.add(items[first : first + limits.SETTLE_RANGES_MAX])
-        finally:
-            del self._extenders[queue.topic]
+    def extend_held(self, topic: str, lease_ms: int) -> bool:
+        """Extend the leases of what the application still holds of a topic; whether there was any. One partition that
+        cannot be reached is asked for until it can be, and costs no lease of the others."""
+        held: dict[int, list[SettleItem]] = {}
+        for part in self._held:
+            if part.settler.topic == topic:
+                held.setdefault(part.partition, []).extend(part.items(SettleKind.EXTEND, lease_ms, ""))
+        under_way = self._extending.setdefault(topic, {})
+        for partition, items in held.items():
+            if partition not in under_way or under_way[partition].done:
+                for first in range(0, len(items), limits.SETTLE_RANGES_MAX):
+                    some = items[first : first + limits.SETTLE_RANGES_MAX]
+                    under_way[partition] = self._queues[topic].settles.add(some)
+        if not held:
+            del self._extenders[topic], self._extending[topic]
+        return bool(held)
 
-    async def _lease_of(self, topic: str, before_ms: int) -> int:
+    async def lease_of(self, topic: str, before_ms: int) -> int:
         if self._wanted.lease_ms >= 0:
             return self._wanted.lease_ms
         try:
             route = await self._routing.route(topic)
         except LannerError:  # the topic is not there, or nobody answers, at present
             return before_ms
-        return int(route.settings.get("lease_ms", _LEASE_MS))
+        return int(route.settings.get("lease_ms", LEASE_MS))
 
     # ------------------------------------------------------------------ leaving
 

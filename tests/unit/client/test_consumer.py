@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -326,6 +328,26 @@ async def test_leases_in_hand_are_extended_until_they_are_settled(broker: Any) -
         await batch.ack()
     extended = [item for item in settled_items(broker) if item.kind == SettleKind.EXTEND]
     assert {(item.first_offset, item.count, item.delay_ms) for item in extended} == {(0, 1, 60), (2, 1, 60)}
+
+
+async def test_a_consumer_that_is_dropped_unclosed_keeps_neither_itself_nor_its_leases(broker: Any) -> None:
+    one_poll(broker, leased(values(3), (0, 3)))
+    async with lanner.connect(broker.address) as queue:
+        consumer = queue.consumer("t", "g", lease_ms=60, auto_extend=True)
+        batch = await consumer.poll()
+        seen = weakref.ref(consumer)
+        del consumer
+        gc.collect()
+        await broker.until(lambda: len(settled_items(broker)) >= 2)
+        assert seen() is not None, "its messages are being worked on"
+        await queue.admin.ping()
+        del batch
+        for _ in range(100):
+            await queue.admin.ping()  # answers to extends that were on their way are heard before
+            gc.collect()
+            if seen() is None:
+                break
+        assert seen() is None
 
 
 async def test_leases_of_each_topic_are_extended_in_their_own_time(broker: Any) -> None:
