@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from threading import Lock
+from typing import NamedTuple, overload
 
 from lanner import batch, limits
 from lanner.errors import MalformedBatch
@@ -68,18 +70,62 @@ def positions_of(leased: LeasedBatch) -> list[int]:
     )
 
 
+class Opened(NamedTuple):
+    """A leased batch that was decoded."""
+
+    leased: LeasedBatch
+    decoded: batch.Batch
+
+    def pieces(self) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:
+        """Of each range its attempt, its offsets, and where in the batch they are."""
+        place_of, base = places_of(self.decoded), self.leased.base_offset
+        for first, count, attempt in self.leased.ranges:
+            offsets: Sequence[int] = range(first, first + count)
+            if place_of is None:
+                yield attempt, offsets, range(first - base, first - base + count)
+            else:
+                # Retention may have kept only some messages of this batch.
+                offsets = [offset for offset in offsets if offset - base in place_of]
+                yield attempt, offsets, [place_of[offset - base] for offset in offsets]
+
+
+class DeliveredBatches(Sequence[Delivered]):
+    """The messages of leased batches. Who writes them batch by batch need not make one of each."""
+
+    __slots__ = ("_each", "batches", "topic")
+
+    def __init__(self, topic: str, batches: Sequence[Opened]) -> None:
+        self.topic = topic
+        self.batches = batches
+        self._each: list[Delivered] | None = None
+
+    @property
+    def each(self) -> list[Delivered]:
+        if self._each is None:
+            self._each = [message for one in self.batches for message in messages_of(self.topic, *one)]
+        return self._each
+
+    def __len__(self) -> int:
+        return sum([len(offsets) for one in self.batches for _, offsets, _ in one.pieces()])
+
+    def __iter__(self) -> Iterator[Delivered]:
+        return iter(self.each)
+
+    @overload
+    def __getitem__(self, place: int) -> Delivered: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Delivered]: ...
+    def __getitem__(self, place: int | slice) -> Delivered | list[Delivered]:
+        return self.each[place]
+
+
 def messages_of(topic: str, leased: LeasedBatch, decoded: batch.Batch) -> list[Delivered]:
     """Every leased message of this batch, in the order leased."""
     delivered: list[Delivered] = []
     header = decoded.header
-    place_of = places_of(decoded)
     values, keys, headers, timestamps = decoded.values(), decoded.keys(), decoded.headers(), decoded.timestamps()
-    for item in leased.ranges:
-        for offset in range(item.first_offset, item.first_offset + item.count):
-            position = offset - leased.base_offset
-            place = position if place_of is None else place_of.get(position, -1)
-            if place < 0:
-                continue  # retention kept only some messages of this batch, and this is not one of them
+    for attempt, offsets, places in Opened(leased, decoded).pieces():
+        for offset, place in zip(offsets, places, strict=True):
             message = Message(
                 topic=topic,
                 partition=leased.partition,
@@ -92,7 +138,7 @@ def messages_of(topic: str, leased: LeasedBatch, decoded: batch.Batch) -> list[D
                 producer_timestamp_ms=None if timestamps is None else timestamps[place],
                 deliver_at_ms=header.deliver_at_ms,
                 expires_at_ms=header.expires_at_ms,
-                attempt=item.attempt,
+                attempt=attempt,
             )
             delivered.append(Delivered(message, leased.token, leased.deadline_ms))
     return delivered

@@ -22,7 +22,7 @@ from lanner import batch, limits
 from lanner.calls import Asker, Identity
 from lanner.calls.merging import Room
 from lanner.errors import LannerError, MalformedBatch
-from lanner.forwarding.delivery import messages_of, places_of, raw_bytes
+from lanner.forwarding.delivery import DeliveredBatches, Opened, places_of, raw_bytes
 from lanner.forwarding.fitting import TAKING_LEASE_MS, reply_bytes_max
 from lanner.forwarding.ports import Reader
 from lanner.forwarding.values import Delivered, LeasedBatch, Range, leased_batches
@@ -31,15 +31,16 @@ from lanner.wire.messages import Poll, Release, Settle, SettleItem
 log = logging.getLogger("lanner.forwarding")
 
 MALFORMED: Final = "malformed"  # the reason of dead letters that do not decode
-INLINE_BYTES_MAX: Final = 64 * limits.KIB  # so much is decoded faster than a thread can be asked to
-INLINE_MESSAGES_MAX: Final = 200
+INLINE_BYTES_MAX: Final = 256 * limits.KIB  # so much is decoded faster than a thread can be asked to
+INLINE_MESSAGES_MAX: Final = 2_000
+_HEADERS_COST: Final = 10  # messages with headers take so much longer
 _ACK, _REJECT = 1, 4
 
 
 class Unpacked(NamedTuple):
     """What became of the leases of a poll."""
 
-    messages: list[Delivered]
+    opened: list[Opened]
     kept: list[SettleItem]
     left_out: list[SettleItem]
     malformed: list[SettleItem]
@@ -48,7 +49,7 @@ class Unpacked(NamedTuple):
 class Handed(NamedTuple):
     """Single messages that a poll hands out; call `unheard` when they cannot be handed over."""
 
-    messages: list[Delivered]
+    messages: Sequence[Delivered]
     unheard: Callable[[], None] | None = None  # None: nothing goes back
 
 
@@ -79,17 +80,18 @@ class Unpacking:
             left_ms = max(0, call.wait_ms - round((self._loop.time() - began) * 1_000))
             wanted = replace(wanted, wait_ms=left_ms)  # nothing of it could be handed out
 
-    async def _hand_out(self, identity: Identity, call: Poll, batches: Sequence[LeasedBatch]) -> list[Delivered]:
+    async def _hand_out(self, identity: Identity, call: Poll, batches: Sequence[LeasedBatch]) -> Sequence[Delivered]:
         room_bytes = reply_bytes_max(call.max_bytes)
         if is_little(batches):
-            unpacked = unpack(call.topic, batches, room_bytes)
+            unpacked = unpack(batches, room_bytes)
         else:
-            unpacked = await self._reader.in_reader(lambda: unpack(call.topic, batches, room_bytes))
+            unpacked = await self._reader.in_reader(lambda: unpack(batches, room_bytes))
         if unpacked.left_out:
             await self._release(call, unpacked.left_out)
         settles = [*unpacked.malformed, *(unpacked.kept if call.auto_ack else ())]
+        messages = DeliveredBatches(call.topic, unpacked.opened)
         if not settles:
-            return unpacked.messages
+            return messages
         answer = await self._asker.ask(identity, Settle(call.group, call.topic, settles))
         if unpacked.malformed:
             log.warning(
@@ -98,15 +100,15 @@ class Unpacking:
                 call.topic,
                 call.group,
             )
-        if not call.auto_ack:
-            return unpacked.messages
+        if not call.auto_ack or not any(result.code for result in answer.control.items):
+            return messages
         taken = {
             (item.partition, offset)
             for item, result in zip(settles, answer.control.items, strict=True)
             if result.code == 0
             for offset in range(item.first_offset, item.first_offset + item.count)
         }
-        return [one for one in unpacked.messages if (one.message.partition, one.message.offset) in taken]
+        return [one for one in messages if (one.message.partition, one.message.offset) in taken]
 
     async def _release(self, call: Poll, items: list[SettleItem]) -> None:
         try:
@@ -120,11 +122,18 @@ def is_little(batches: Iterable[LeasedBatch]) -> bool:
     bytes_left, messages_left = INLINE_BYTES_MAX, INLINE_MESSAGES_MAX
     for leased in batches:
         bytes_left -= raw_bytes(leased.data)
-        messages_left -= sum([item.count for item in leased.ranges])
+        messages_left -= sum([item.count for item in leased.ranges]) * _cost(leased.data)
     return bytes_left >= 0 and messages_left >= 0
 
 
-def unpack(topic: str, batches: Sequence[LeasedBatch], bytes_max: int) -> Unpacked:
+def _cost(data: bytes | memoryview) -> int:
+    try:
+        return _HEADERS_COST if batch.read_header(data).flags & batch.FLAG_HEADERS else 1
+    except MalformedBatch:
+        return 1
+
+
+def unpack(batches: Sequence[LeasedBatch], bytes_max: int) -> Unpacked:
     """The messages in the order leased, as many as fit; and what is to be said about the leases."""
     room = Room(bytes_max)
     unpacked = Unpacked([], [], [], [])
@@ -137,7 +146,7 @@ def unpack(topic: str, batches: Sequence[LeasedBatch], bytes_max: int) -> Unpack
         count = _fitting(leased, decoded, room)
         kept, rest = _split(leased, count)
         if count:
-            unpacked.messages.extend(messages_of(topic, kept, decoded))
+            unpacked.opened.append(Opened(kept, decoded))
             unpacked.kept.extend(_items([kept]))
         if rest.ranges:
             unpacked.left_out.extend(_items([rest, *batches[number + 1 :]]))
@@ -148,6 +157,10 @@ def unpack(topic: str, batches: Sequence[LeasedBatch], bytes_max: int) -> Unpack
 def _fitting(leased: LeasedBatch, decoded: batch.Batch, room: Room) -> int:
     """How many of the leased messages go in, in their order."""
     sizes, place_of = decoded.sizes(), places_of(decoded)
+    count = sum([item.count for item in leased.ranges])
+    if place_of is None and count == len(sizes) and room.has(whole := sum(sizes)):
+        room.take(whole)
+        return count
     count = 0
     for item in leased.ranges:
         for position in range(

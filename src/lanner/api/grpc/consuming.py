@@ -17,16 +17,18 @@ from lanner import limits
 from lanner.api.grpc.backing import Backing
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
 from lanner.api.grpc.methods import Caller, Method, sending, unary
-from lanner.api.grpc.shapes import bounded, fetched, leased, message, settled, start_of
+from lanner.api.grpc.plain import Encoded, acked_response, receive_response
+from lanner.api.grpc.shapes import bounded, fetched, message, settle_response, start_of
 from lanner.api.reading import FETCH_BYTES
-from lanner.api.settling import settle
-from lanner.errors import TopicNotFound, ValidationError, from_wire
+from lanner.api.settling import Ask, acknowledge, settle
+from lanner.errors import TopicNotFound, ValidationError
 from lanner.forwarding.delivery import raw_bytes
 from lanner.forwarding.unpacking import Handed
 from lanner.model import check_name, parse_priority
 from lanner.wire.administration import Seek
 from lanner.wire.messages import Commit, Committed, Fetch, Peek, Poll, Settle, SettledItem, SettleItem, SettleKind
 
+Settling = shapes.AckRequest | shapes.NackRequest | shapes.ExtendRequest | shapes.RejectRequest
 _FETCH_MESSAGES: Final = 100
 _SUBSCRIPTION_MESSAGES: Final = 100
 _SUBSCRIPTION_WAIT_MS: Final = 30_000
@@ -88,7 +90,7 @@ class Consuming:
         if not handed.messages and not empty:
             return
         try:
-            await caller.send(leased(handed.messages))
+            await caller.send(receive_response(handed.messages))
         except BaseException:
             if handed.unheard is not None:
                 handed.unheard()
@@ -103,8 +105,9 @@ class Consuming:
 
     # ------------------------------------------------------------------ settles
 
-    async def ack(self, asked: shapes.AckRequest, caller: Caller) -> shapes.SettleResponse:
-        return await self._settle(asked, SettleKind.ACK)
+    async def ack(self, asked: shapes.AckRequest, caller: Caller) -> Encoded:
+        targets = list(asked.leases)
+        return acked_response(targets, await acknowledge(targets, self._asking(asked)))
 
     async def nack(self, asked: shapes.NackRequest, caller: Caller) -> shapes.SettleResponse:
         delay_ms = asked.delay_ms if asked.HasField("delay_ms") else -1
@@ -118,7 +121,7 @@ class Consuming:
 
     async def _settle(
         self,
-        asked: shapes.AckRequest | shapes.NackRequest | shapes.ExtendRequest | shapes.RejectRequest,
+        asked: shapes.NackRequest | shapes.ExtendRequest | shapes.RejectRequest,
         kind: SettleKind,
         delay_ms: int = -1,
         reason: str = "",
@@ -127,20 +130,15 @@ class Consuming:
             SettleItem(one.partition, one.token, one.offset, one.count or 1, int(kind), delay_ms, reason)
             for one in asked.leases
         ]
+        return settle_response(asked.leases, await settle(items, self._asking(asked)))
+
+    def _asking(self, asked: Settling) -> Ask:
         group, topic = check_name(asked.group, "group"), check_name(asked.topic, "topic")
 
         async def ask(ranges: list[SettleItem]) -> list[SettledItem]:
             return (await self._backing.ask(bounded(Settle(group, topic, ranges, asked.member_id)))).items
 
-        results = await settle(items, ask)
-        return shapes.SettleResponse(
-            settled=sum(result.count for result in results),
-            failed=sum(result.code != 0 for result in results),
-            leases=[
-                settled(lease, result, from_wire(result.code, "").name if result.code else "")
-                for lease, result in zip(asked.leases, results, strict=True)
-            ],
-        )
+        return ask
 
     # ------------------------------------------------------------------ without a lease
 

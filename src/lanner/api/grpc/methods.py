@@ -22,9 +22,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import grpc
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
 from lanner import limits
@@ -260,8 +261,8 @@ def _parsed(kind: RequestKind[RequestT], data: bytes) -> RequestT:
     try:
         return kind.FromString(data)
     except DecodeError:
-        name = cast("Any", kind).DESCRIPTOR.full_name
-        raise ValidationError(f"the request is no {name}") from None
+        described: Descriptor | None = getattr(kind, "DESCRIPTOR", None)
+        raise ValidationError(f"the request is no {'such' if described is None else described.full_name}") from None
 
 
 def stops() -> ServiceUnavailable:

@@ -11,13 +11,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, Protocol, cast
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
 
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
-from lanner.forwarding.values import Placed, Run
+from lanner.api.grpc.methods import RequestKind
+from lanner.api.grpc.shapes import leased, settle_response
+from lanner.api.settling import Outcome, told_of
+from lanner.forwarding.delivery import DeliveredBatches, Opened, messages_of
+from lanner.forwarding.values import Delivered, Placed, Run
 
 _BYTES: Final = 2  # the wire type of what has a length
 # From each of these numbers on, an offset takes one more byte: as text, or as a number.
@@ -35,7 +40,7 @@ class Encoded(NamedTuple):
         return self.data
 
 
-def _loose(kind: type[Message], *opaque: str) -> Any:
+def _loose(kind: type[Message], *opaque: str) -> type[Message]:
     """The same message, with these fields, which are messages, as bytes."""
     found = descriptor_pb2.DescriptorProto()
     kind.DESCRIPTOR.CopyToProto(found)
@@ -51,7 +56,15 @@ def _loose(kind: type[Message], *opaque: str) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"loose.{found.name}"))
 
 
-_LoosePublish: Final = _loose(shapes.PublishRequest, "messages")
+class LoosePublish(Protocol):
+    """A PublishRequest whose messages are still bytes."""
+
+    topic: str
+    idempotency_key: str
+    messages: Sequence[bytes]
+
+
+_LoosePublish: Final = cast("RequestKind[LoosePublish]", _loose(shapes.PublishRequest, "messages"))
 
 
 class PlainPublish:
@@ -166,3 +179,62 @@ def _fields(field: int, offsets: range) -> list[bytes]:
         found += [tag + one + high for one in _LOW[low : low + stop - first]]
         first = stop
     return found
+
+
+def receive_response(delivered: Sequence[Delivered]) -> Encoded:
+    """ReceiveMessagesResponse: messages with their leases. Behind each other, two of them are one of all messages."""
+    if not isinstance(delivered, DeliveredBatches):
+        return Encoded(leased(delivered).SerializeToString())
+    return Encoded(b"".join([piece for one in delivered.batches for piece in _leased(delivered.topic, one)]))
+
+
+def _leased(topic: str, opened: Opened) -> Iterator[bytes]:
+    found, decoded = opened
+    if decoded.key_column() or decoded.headers_column() or decoded.timestamp_column():
+        yield leased(messages_of(topic, found, decoded)).SerializeToString()
+        return
+    values, header = decoded.values(), decoded.header
+    start = f"{topic}/{found.partition}/".encode("ascii")
+    middle = b"\x12" + varint(len(topic)) + topic.encode("ascii") + _number(3, found.partition)
+    end = _number(8, header.priority) + _number(9, found.append_ms)
+    end += _number(11, header.deliver_at_ms) + _number(12, header.expires_at_ms)
+    for attempt, offsets, places in opened.pieces():
+        lease = _number(2, found.token) + _number(3, attempt) + _number(4, found.deadline_ms)
+        row = iter(places)
+        for piece in _alike(offsets) if isinstance(offsets, range) else map(_one, offsets):
+            digits, numbers = _texts(piece), _fields(4, piece)
+            id_size = len(start) + len(digits[0])
+            head = b"\x0a" + varint(id_size) + start
+            fixed = len(head) + len(digits[0]) + len(middle) + len(numbers[0]) + len(end)
+            sized: dict[int, tuple[bytes, bytes]] = {}  # by the length of the value: what is in front of head, and it
+            tail = end + lease
+            for text, number, value in zip(
+                digits, numbers, [values[place] for place in islice(row, len(piece))], strict=True
+            ):
+                size = len(value)
+                fronts = sized.get(size)
+                if fronts is None:
+                    before = b"\x2a" + varint(size) if size else b""
+                    inner = b"\x0a" + varint(fixed + len(before) + size)
+                    outer = b"\x0a" + varint(len(inner) + fixed + len(before) + size + len(lease))
+                    fronts = sized[size] = outer + inner + head, before
+                yield b"".join((fronts[0], text, middle, number, fronts[1], value, tail))
+
+
+def _one(offset: int) -> range:
+    return range(offset, offset + 1)
+
+
+def acked_response(targets: Sequence[shapes.Lease], outcomes: Sequence[Outcome]) -> Encoded:
+    """SettleResponse."""
+    written = [_number(1, sum([one.targets for one in outcomes]))]
+    for one in outcomes:
+        offsets = one.singles
+        if offsets is None:
+            return Encoded(settle_response(targets, told_of(targets, outcomes)).SerializeToString())
+        start, end = _number(1, one.item.partition), _number(3, 1)
+        for piece in _alike(offsets):
+            numbers = _fields(2, piece)
+            head = b"\x1a" + varint(len(start) + len(numbers[0]) + len(end)) + start
+            written.append(head + (end + head).join(numbers) + end)
+    return Encoded(b"".join(written))

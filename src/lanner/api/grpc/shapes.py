@@ -12,7 +12,7 @@ from lanner import batch, limits
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
 from lanner.api.reading import page_of
 from lanner.calls import Answer
-from lanner.errors import MalformedBatch, MessageTooLarge, ValidationError
+from lanner.errors import MalformedBatch, MessageTooLarge, ValidationError, from_wire
 from lanner.forwarding.values import Delivered, NewMessage
 from lanner.model import Message, TopicSettings, parse_priority
 from lanner.wire.administration import DeadLetter
@@ -102,8 +102,20 @@ def fetched(asked: Fetch, answer: Answer[Fetched], messages_max: int) -> shapes.
     )
 
 
-def settled(lease: shapes.Lease, result: SettledItem, error: str) -> shapes.Settled:
-    return shapes.Settled(partition=lease.partition, offset=lease.offset, count=result.count, error=error)
+def settle_response(leases: Sequence[shapes.Lease], results: Sequence[SettledItem]) -> shapes.SettleResponse:
+    return shapes.SettleResponse(
+        settled=sum(result.count for result in results),
+        failed=sum(result.code != 0 for result in results),
+        leases=[
+            shapes.Settled(
+                partition=lease.partition,
+                offset=lease.offset,
+                count=result.count,
+                error=from_wire(result.code, "").name if result.code else "",
+            )
+            for lease, result in zip(leases, results, strict=True)
+        ],
+    )
 
 
 def dead_letter(topic: str, letter: DeadLetter, data: bytes | memoryview) -> shapes.DeadLetter:

@@ -219,8 +219,8 @@ class Endpoint:
 
     async def _made(self, reply: Prepared) -> bytes:
         if reply.size <= INLINE_BYTES_MAX:
-            return _encoder.encode(reply.make())
-        return await self._door.service.in_reader(lambda: msgspec.json.encode(reply.make()))
+            return _encoded(reply)
+        return await self._door.service.in_reader(lambda: _encoded(reply))
 
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> AnyCall:
         headers = dict(scope["headers"])
@@ -276,6 +276,11 @@ class Endpoint:
             # To JSON 5.0 and 5 are one number, and some languages write every number with a fraction.
             body = msgspec.convert(_whole(msgspec.json.decode(raw)), self._operation.body, str_keys=True)
         return body
+
+
+def _encoded(reply: Prepared) -> bytes:
+    made = reply.make()
+    return made if isinstance(made, bytes) else msgspec.json.encode(made)
 
 
 def _whole(value: object) -> object:

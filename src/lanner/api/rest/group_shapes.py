@@ -129,6 +129,20 @@ class AckRequest(Settling, kw_only=True):
     """They are done."""
 
 
+class PlainTarget(Request, kw_only=True, gc=False):
+    """What most acks name of a message. Reading it as this costs a quarter."""
+
+    partition: PartitionId
+    offset: Offset
+    token: Token
+    count: Annotated[int, Meta(ge=1, le=limits.POLL_MESSAGES_MAX)] = 1
+
+
+class PlainAckRequest(Request, kw_only=True):
+    messages: Annotated[list[PlainTarget], Meta(min_length=1, max_length=limits.SETTLE_RANGES_MAX)]
+    member_id: MemberId | UnsetType = UNSET
+
+
 class NackRequest(Settling, kw_only=True):
     delay_ms: Annotated[DelayMs, Meta(description="Until the retry; the topic's backoff unless given.")] | UnsetType = (
         UNSET

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -21,24 +20,23 @@ from lanner.api.rest.group_shapes import (
     GroupPartition,
     GroupReply,
     GroupsReply,
-    LeasedMessage,
     NackRequest,
-    PollReply,
+    PlainAckRequest,
     PollRequest,
     RejectRequest,
     SeekRequest,
-    SettledTarget,
     SettleReply,
     Settling,
 )
-from lanner.api.rest.operations import MESSAGE_BYTES, Call, Prepared
+from lanner.api.rest.operations import JSON, Call, Prepared, Raw
+from lanner.api.rest.polled import cost_of, polled_reply
+from lanner.api.rest.settled import acked_reply, settled_reply
 from lanner.api.rest.shapes import NoBody, NoQuery
-from lanner.api.rest.topics import fields_of
 from lanner.api.rest.values import bytes_of, given, texts_of
-from lanner.api.settling import settle
-from lanner.errors import ServiceUnavailable, TopicNotFound, ValidationError, from_wire
+from lanner.api.settling import Ask, acknowledge, settle
+from lanner.errors import ServiceUnavailable, TopicNotFound, ValidationError
 from lanner.forwarding.unpacking import Handed
-from lanner.forwarding.values import Delivered, age_ms
+from lanner.forwarding.values import age_ms
 from lanner.wire import administration as wire
 from lanner.wire.messages import Commit, Committed, Poll, Settle, SettledItem, SettleItem, SettleKind
 
@@ -52,8 +50,7 @@ async def poll_group(call: Call[PollRequest, NoQuery]) -> Prepared:
     else:
         handed = await _poll_while_there(call)
     delivered = handed.messages
-    size = sum([len(item.message.value) for item in delivered]) + MESSAGE_BYTES * len(delivered)
-    return Prepared(lambda: _polled(call, delivered), size, handed.unheard)
+    return Prepared(lambda: polled_reply(call.topic, call.group, delivered), cost_of(delivered), handed.unheard)
 
 
 async def _poll_while_there(call: Call[PollRequest, NoQuery]) -> Handed:
@@ -81,17 +78,9 @@ async def _release_unheard(polling: asyncio.Future[Handed]) -> None:
         unheard()
 
 
-def _polled(call: Call[PollRequest, NoQuery], delivered: Sequence[Delivered]) -> PollReply:
-    return PollReply(
-        topic=call.topic,
-        group=call.group,
-        count=len(delivered),
-        messages=[_leased(item) for item in delivered],
-    )
-
-
-async def ack_messages(call: Call[AckRequest, NoQuery]) -> SettleReply:
-    return await _settle(call, SettleKind.ACK)
+async def ack_messages(call: Call[AckRequest | PlainAckRequest, NoQuery]) -> Raw:
+    targets = call.body.messages
+    return Raw(JSON, acked_reply(targets, await acknowledge(targets, _asking(call))))
 
 
 async def nack_messages(call: Call[NackRequest, NoQuery]) -> SettleReply:
@@ -276,26 +265,11 @@ async def _settle(
         SettleItem(target.partition, target.token, target.offset, target.count, int(kind), delay, reason)
         for target in targets
     ]
+    return settled_reply(targets, await settle(items, _asking(call)))
 
+
+def _asking(call: Call[Settling | PlainAckRequest, NoQuery]) -> Ask:
     async def ask(ranges: list[SettleItem]) -> list[SettledItem]:
         return (await call.ask(Settle(call.group, call.topic, ranges, given(call.body.member_id)))).control.items
 
-    results = await settle(items, ask)
-    return SettleReply(
-        settled=sum(result.count for result in results),
-        failed=sum(result.code != 0 for result in results),
-        messages=[
-            SettledTarget(
-                partition=target.partition,
-                offset=target.offset,
-                count=result.count,
-                error=from_wire(result.code, "").name if result.code else msgspec.UNSET,
-            )
-            for target, result in zip(targets, results, strict=True)
-        ],
-    )
-
-
-def _leased(item: Delivered) -> LeasedMessage:
-    fields = fields_of(item.message)
-    return LeasedMessage(**fields, attempt=item.message.attempt, token=item.token, lease_until_ms=item.deadline_ms)
+    return ask

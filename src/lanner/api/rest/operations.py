@@ -105,7 +105,7 @@ class Raw:
 class Prepared:
     """A reply that is made last: in a reader thread where it is large, so that the loop goes on."""
 
-    make: Callable[[], msgspec.Struct]
+    make: Callable[[], msgspec.Struct | bytes]  # bytes: it is JSON already
     size: int  # about so many bytes
     unsent: Callable[[], None] | None = None  # what to do when the client does not get it
 

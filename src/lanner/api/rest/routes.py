@@ -149,6 +149,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         groups.ack_messages,
         "Acknowledge leased messages",
         body=group_shapes.AckRequest,
+        plain=group_shapes.PlainAckRequest,
         reply=group_shapes.SettleReply,
         errors=(*_GROUP_ERRORS, GroupNotFound),
         tag="queue",

@@ -8,8 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lanner.api.grpc.generated.lanner.v1 import queue_pb2 as shapes
-from lanner.api.grpc.plain import PlainPublish, publish_response
+from lanner.api.grpc.plain import PlainPublish, publish_response, receive_response
+from lanner.api.grpc.shapes import leased
+from lanner.forwarding.delivery import DeliveredBatches
 from lanner.forwarding.values import Placed, Run
+from tests.unit.api.leased import delivered
 
 VALUES = st.binary(min_size=1, max_size=300)
 OFFSETS = st.sampled_from([0, 1, 9, 10, 99, 126, 127, 128, 16_383, 16_384, 10**9, 2**35 - 1, 2**53])
@@ -65,3 +68,12 @@ def test_a_publish_is_answered_in_the_bytes_of_the_generated_code(runs: list[Run
         ]
     )
     assert publish_response("orders", placed).SerializeToString() == generated.SerializeToString()
+
+
+@given(delivered(st.one_of(st.binary(max_size=20), st.sampled_from([b"", b"x" * 127, b"x" * 128, b"x" * 20_000]))))
+def test_a_poll_is_answered_with_what_the_generated_code_would_say(found: DeliveredBatches) -> None:
+    generated = leased(list(found)).SerializeToString(deterministic=True)
+    written = receive_response(found).SerializeToString()
+    assert shapes.ReceiveMessagesResponse.FromString(written).SerializeToString(deterministic=True) == generated
+    assert receive_response(list(found)).SerializeToString() == generated
+    assert len(written) == len(generated)
