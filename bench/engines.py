@@ -14,6 +14,7 @@ import cProfile
 import gc
 import pstats
 import time
+from unittest.mock import patch
 
 from bench.figures import Figure, print_figures
 from lanner import batch, limits
@@ -80,9 +81,7 @@ def busy(size: int, at_once: int, partitions: int, seconds: float) -> tuple[floa
 
 def idle(partitions: int, ticks: int, *, rest: bool) -> float:
     """Milliseconds of CPU for a tick of one broker."""
-    before = quiescence.QUIESCE_TICKS
-    quiescence.QUIESCE_TICKS = before if rest else 1 << 60  # type: ignore[misc]
-    try:
+    with patch.object(quiescence, "QUIESCE_TICKS", quiescence.QUIESCE_TICKS if rest else 1 << 60):
         trio = Trio(partitions)
         for _ in range(60):
             trio.pass_time()
@@ -90,8 +89,6 @@ def idle(partitions: int, ticks: int, *, rest: bool) -> float:
         for _ in range(ticks):
             trio.pass_time()
         return 1_000 * (time.process_time() - started) / ticks / len(trio.brokers)
-    finally:
-        quiescence.QUIESCE_TICKS = before  # type: ignore[misc]
 
 
 CASES: tuple[tuple[str, int, int, int], ...] = (

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from zlib import crc32
 
 from pyspark import TaskContext
@@ -116,15 +117,12 @@ class FireWriter(LannerStreamWriter):
                 raise OSError("planted: this task fails after it has staged its rows")
             return staged
 
-        StageWriter.finish = finish_under_fire  # type: ignore[method-assign]
-        try:
+        with patch.object(StageWriter, "finish", finish_under_fire):
             if not plan.draws("twice", batch_id, task, TWICE_ONE_IN):
                 return super().write(iterator)
             plan.note("twice", batch_id, task)
             rows = list(iterator)
             return random.choice([super(FireWriter, self).write(iter(rows)) for _ in range(2)])
-        finally:
-            StageWriter.finish = finish  # type: ignore[method-assign]
 
     def _write_slowly(self, iterator: Iterator[Any], batch_id: int, task: int, attempt: int) -> WriterCommitMessage:
         plan, how = self._plan, SLOW[batch_id % len(SLOW)]
@@ -156,12 +154,8 @@ class FireWriter(LannerStreamWriter):
                 plan.die(batchId)
             return await look_until(commits, *asked)
 
-        Commits._prepare = prepare_under_fire  # type: ignore[method-assign]
-        Commits._look_until = look_under_fire  # type: ignore[method-assign]
-        try:
+        with patch.multiple(Commits, _prepare=prepare_under_fire, _look_until=look_under_fire):
             super().commit(messages, batchId)
-        finally:
-            Commits._prepare, Commits._look_until = prepare, look_until  # type: ignore[method-assign]
         if plan.dies_in("confirm", batchId):  # it is committed; partitions publish, and Spark has not noted it
             plan.die(batchId)
         plan.note("committed", batchId, plan.group)

@@ -95,8 +95,8 @@ async def three(tmp_path: Path) -> AsyncIterator[Three]:
 async def test_a_broker_that_is_far_behind_catches_up_by_a_snapshot_while_publishing_goes_on(
     three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "tail_entries", 5)  # type: ignore[index]
-    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "tail_bytes_max", 100_000)  # type: ignore[index]
+    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "tail_entries", 5)
+    monkeypatch.setitem(Engine.__init__.__kwdefaults__, "tail_bytes_max", 100_000)
     await three.start(*(three.make(number) for number in range(3)))
     await three.make_topic()
     leader = await three.leader()

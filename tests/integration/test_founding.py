@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,8 @@ class Flock:
     def seeds(self) -> tuple[str, ...]:
         return tuple(self.addresses[:3])
 
-    def settings(self, number: int, **changes: object) -> BrokerSettings:
-        given: dict[str, object] = {
+    def settings(self, number: int, **changes: Any) -> BrokerSettings:
+        given: dict[str, Any] = {
             "data": str(self.path / str(number)),
             "http": "",
             "native": self.addresses[number],
@@ -57,9 +58,9 @@ class Flock:
             "drain_ms": 500,
             "hand_over_ms": 1_000,
         }
-        return BrokerSettings(**{**given, **changes})  # type: ignore[arg-type]
+        return BrokerSettings(**{**given, **changes})
 
-    async def start(self, *numbers: int, **changes: object) -> None:
+    async def start(self, *numbers: int, **changes: Any) -> None:
         """Start these and wait until all are ready; without changes they are given the seeds."""
         changes = changes or {"seeds": self.seeds}
         for number in numbers:

@@ -81,7 +81,7 @@ class KeptOpen:
         self._topic = topic
         self._rest = http.client.HTTPConnection(proxy.host, proxy.http_port, timeout=30)
         self._rest.connect()
-        self._rest.auto_open = 0  # type: ignore[attr-defined]  # a connection that was dropped is not made anew
+        self._rest.auto_open = 0  # a connection that was dropped is not made anew
         self._native = socket.create_connection((proxy.host, proxy.native_port), timeout=30)
         self._channel = grpc.insecure_channel(proxy.grpc)
         self._queue = Service(self._channel, PROTOS, "lanner/v1/queue.proto", "lanner.v1.Queue")

@@ -144,6 +144,7 @@ class Flock(Lockstep[Broker]):
         self.watching = False
         self.coordinating = True  # else nobody falls silent, and no partition is assigned but by the test
         self.timeless = False  # nobody hears what time it is elsewhere
+        self.propose: Callable[[bytes], bool] = self.put  # how reports of stewards reach the metadata, if they do
         self.unheard: dict[tuple[str, str], int] = {}  # (by whom, who) → for how many ticks
         nodes = {number: f"node-{name}" for number, name in enumerate(names, start=1)}
         registrations = [_registration(name, f"node-{name}") for name in names]
@@ -195,7 +196,8 @@ class Flock(Lockstep[Broker]):
         found = next((broker for broker in self.up() if broker.node_id == node_id), None)
         return found if found is not None and self.is_alive(found.node_id, sender.node_id) else None
 
-    def propose(self, command: bytes) -> bool:
+    def put(self, command: bytes) -> bool:
+        """Put a command into the metadata's log; False when nobody leads it."""
         leader = self.leader_of(METADATA_SET)
         if leader is None:
             return False

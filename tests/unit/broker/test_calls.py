@@ -161,7 +161,7 @@ async def test_what_may_not_be_repeated_goes_on_to_the_leader_that_a_refusal_nam
         first, second = (office for office in offices.by_name.values() if office is not leader)
         await first.anywhere.publish_messages(ANONYMOUS, "orders", [NewMessage(b"x")])
         await first.anywhere.poll(ANONYMOUS, topic="orders", group="g", member="m")
-        first.leader_of = lambda set_id: second.node_id  # type: ignore[method-assign]
+        first.known_leader = lambda set_id: second.node_id
         assert await first.anywhere.redrive(ANONYMOUS, "orders", "g", None, None) == 0
         asked = [node_id for node_id, command in first.called if command is Command.REDRIVE]
         assert asked == [second.node_id, leader.node_id], "nothing was done at the first"

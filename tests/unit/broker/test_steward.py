@@ -348,7 +348,7 @@ def test_a_report_that_is_lost_is_made_again() -> None:
             return False
         return propose(command)
 
-    flock.propose = lossy  # type: ignore[method-assign]
+    flock.propose = lossy
     flock.finish(flock.command(encode_move_replica(set_id, "node-a", "node-d", flock.now_ms)))
     assert len(refused) >= 6, "each step's first report was lost"
 
@@ -358,7 +358,7 @@ def test_a_step_that_was_done_and_not_reported_is_only_reported() -> None:
     flock.founding = b""
     reports: list[bytes] = []
     propose = flock.propose
-    flock.propose = lambda command: bool(reports.append(command))  # type: ignore[method-assign,func-returns-value]
+    flock.propose = lambda command: reports.append(command) is not None
     plan = flock.command(encode_move_replica(set_id, "node-a", "node-d", flock.now_ms))
     flock.until(lambda: bool(reports))
     leader = flock.leader_of(set_id)
@@ -367,7 +367,7 @@ def test_a_step_that_was_done_and_not_reported_is_only_reported() -> None:
     flock.pass_time(3 * steps_module.REPORT_TICKS)
     assert len(set(reports)) == 1 and len(reports) >= 3
     assert leader.replica(set_id).node.memberships.current_index == index
-    flock.propose = propose  # type: ignore[method-assign]
+    flock.propose = propose
     flock.finish(plan)
 
 
@@ -453,7 +453,7 @@ def test_a_learner_that_has_gone_silent_is_not_promoted() -> None:
             flock.brokers["d"].stop()
         return propose(command)
 
-    flock.propose = before_promotion  # type: ignore[method-assign]
+    flock.propose = before_promotion
     flock.until(lambda: action(flock, set_id) is Action.PROMOTE)
     flock.pass_time(100)
     assert flock.members(set_id) == set("abc")
@@ -527,7 +527,7 @@ def test_a_source_that_leads_again_hands_over_before_it_is_demoted() -> None:
     plan = flock.command(encode_move_replica(set_id, source.node_id, "node-d", flock.now_ms))
     propose = flock.propose
     flock.until(lambda: action(flock, set_id) is Action.HAND_OVER)
-    flock.propose = lambda command: False  # type: ignore[method-assign]
+    flock.propose = lambda command: False
     flock.until(lambda: not source.leads(set_id))
     other = flock.leader_of(set_id)
     while other is None:
@@ -543,7 +543,7 @@ def test_a_source_that_leads_again_hands_over_before_it_is_demoted() -> None:
     flock.pass_time(3)
     assert number in source.replica(set_id).node.voters and source.replica(set_id).node.transferee
     flock.lost = lambda which, message: False
-    flock.propose = propose  # type: ignore[method-assign]
+    flock.propose = propose
     flock.finish(plan)
 
 

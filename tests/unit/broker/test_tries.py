@@ -100,7 +100,8 @@ def test_what_is_prepared_everywhere_is_committed_and_shown_everywhere() -> None
     flock.settle()
     assert ended(flock) is None
     assert flock.shown() == [2, 2, 2] and flock.at_rest(), "without the passing of time"
-    assert flock.metadata.transaction("t").latest == 1  # type: ignore[union-attr]
+    row = flock.metadata.transaction("t")
+    assert row is not None and row.latest == 1
 
 
 def test_what_one_partition_lacks_is_shown_nowhere() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -31,14 +31,14 @@ def test_every_call_of_the_wire_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.command.name)
-def test_a_row_has_the_structs_that_travel(row: Row) -> None:  # type: ignore[type-arg]
+def test_a_row_has_the_structs_that_travel(row: Row[Any, Any]) -> None:
     exchange = EXCHANGES[row.command]
     assert (row.call, row.answer) == (exchange.request, exchange.reply)
     assert [base.__args__[0] for base in row.call.__orig_bases__] in ([row.answer], [_named(row.answer.__name__)])
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.command.name)
-def test_a_row_knows_how_to_wait_cut_and_whom_to_ask(row: Row) -> None:  # type: ignore[type-arg]
+def test_a_row_knows_how_to_wait_cut_and_whom_to_ask(row: Row[Any, Any]) -> None:
     fields = row.call.__struct_fields__
     waits = row.waits is not Row.__dataclass_fields__["waits"].default
     assert waits == ("wait_ms" in fields), "what may be kept waiting is never kept longer than it says"

@@ -83,7 +83,7 @@ async def test_nothing_is_released_before_the_commit_is_answered(broker: Any, gr
         group.commit_error = NotLeader("nobody leads it")
         group.show(revoked=(granted(0, 2),))
         await broker.until(lambda: reader.generation == 3)
-        reading = asyncio.create_task(anext(reader))  # type: ignore[arg-type]
+        reading = asyncio.create_task(anext(reader))
         await broker.until(lambda: len(group.commits) >= 2)
         assert group.released == set()
         group.commit_error = None
@@ -223,7 +223,7 @@ async def test_nothing_is_handed_out_while_no_broker_answers_for_a_session(broke
         heartbeat = broker.answers.pop(Command.HEARTBEAT)
         broker.answers[Command.HEARTBEAT] = lambda call, request: None
         await asyncio.sleep(2 * SESSION_MS / 1000)
-        reading = asyncio.create_task(anext(reader))  # type: ignore[arg-type]
+        reading = asyncio.create_task(anext(reader))
         await asyncio.sleep(SESSION_MS / 1000)
         assert not reading.done()
         broker.answers[Command.HEARTBEAT] = heartbeat
@@ -338,7 +338,7 @@ async def test_what_makes_no_sense_for_a_member_is_refused(broker: Any, group: S
             ({"group": "g", "on_revoked": print}, 'on_revoked is for readers .* assignor="sticky"'),
         ):
             with pytest.raises(ValidationError, match=why):
-                queue.reader("t", **options)  # type: ignore[arg-type]
+                queue.reader("t", **options)
         for topic in (["t", "u"], "t*"):
             with pytest.raises(ValidationError, match='assignor="sticky"'):
                 queue.reader(topic, group="g")

@@ -279,7 +279,8 @@ def test_a_hand_over_to_one_that_waits_for_a_probe_probes_at_once() -> None:
 
 def test_a_hand_over_to_one_that_is_removed_ends() -> None:
     node, _log = make_leader_of_three()
-    node.leadership.transferee = 3  # type: ignore[union-attr]
+    assert node.leadership is not None
+    node.leadership.transferee = 3
     node.memberships.append(2, Membership(frozenset({1, 2}), frozenset()))
     node.membership_changed()
     assert node.transferee == 0
@@ -399,7 +400,8 @@ def test_a_snapshot_that_failed_is_asked_for_again_when_the_peer_is_heard() -> N
 def test_no_snapshot_is_made_for_a_peer_that_is_away() -> None:
     node, _ = make_compacted()
     node.report_unreachable(3)
-    node.leadership.progress[3].paused = False  # type: ignore[union-attr]
+    assert node.leadership is not None
+    node.leadership.progress[3].paused = False
     node.propose(b"y")
     assert node.ready().snapshots in ((), [])
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -414,6 +415,6 @@ def test_a_config_that_makes_no_sense_is_refused(arguments: dict[str, int], comp
         ({"last_index": 1, "last_term": 2}, "rise in this order"),
     ],
 )
-def test_restored_state_that_contradicts_itself_is_refused(arguments: dict[str, object], complaint: str) -> None:
+def test_restored_state_that_contradicts_itself_is_refused(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        Restored(**{"hard_state": HardState(1, 0), "voters": frozenset({1}), **arguments})  # type: ignore[arg-type]
+        Restored(**{"hard_state": HardState(1, 0), "voters": frozenset({1}), **arguments})

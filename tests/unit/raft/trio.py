@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from lanner.raft import Config, Entry, EntryKind, HardState, Message, MessageKind, RaftNode, Ready, Restored, Role
 from tests.unit.raft.storage import NODE, StoredLog
@@ -39,8 +40,8 @@ def finish(node: RaftNode, log: StoredLog, ready: Ready) -> None:
         node.applied(ready.committed[-1].index)
 
 
-def say(node: RaftNode, kind: MessageKind, sender: int, *, term: int | None = None, **fields: object) -> None:
-    node.step(Message(kind=kind, sender=sender, receiver=NODE, term=node.term if term is None else term, **fields))  # type: ignore[arg-type]
+def say(node: RaftNode, kind: MessageKind, sender: int, *, term: int | None = None, **fields: Any) -> None:
+    node.step(Message(kind=kind, sender=sender, receiver=NODE, term=node.term if term is None else term, **fields))
 
 
 def elect(node: RaftNode, log: StoredLog) -> list[Message]:

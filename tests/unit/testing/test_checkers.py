@@ -32,8 +32,8 @@ GROUP = "workers"
 class Story:
     """A history told step by step: each call returns before the next begins, unless it says otherwise."""
 
-    def __init__(self, **rules: object) -> None:
-        self.history = History({0: Rules(**rules)})  # type: ignore[arg-type]
+    def __init__(self, **rules: Any) -> None:
+        self.history = History({0: Rules(**rules)})
         self.at = 0.0
 
     def add(self, make: Callable[[float, float], Event]) -> Story:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lanner.testing.checkers import judge
 from lanner.testing.history import (
     Administered,
@@ -20,8 +22,8 @@ from lanner.testing.history import (
 GROUP = "workers"
 
 
-def broken(*events: Event, **rules: object) -> set[str]:
-    history = History({0: Rules(**rules)}, list(events))  # type: ignore[arg-type]
+def broken(*events: Event, **rules: Any) -> set[str]:
+    history = History({0: Rules(**rules)}, list(events))
     return {violation.rule for violation in judge(history)}
 
 

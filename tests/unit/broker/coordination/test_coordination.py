@@ -9,14 +9,14 @@ import pytest
 from lanner import limits
 from lanner.broker.coordination.coordination import Answered
 from lanner.broker.coordination.figures import REASONS, kind_of
-from lanner.cluster import METADATA_SET, Altered, Assigned, Joined, Left, Moves, Released, encode_change_groups
+from lanner.cluster import METADATA_SET, Altered, Assigned, Change, Joined, Left, Moves, Released, encode_change_groups
 from lanner.cluster.grouped import Group
 from lanner.model import GroupKind
 from lanner.testing.flock import Broker, Flock
 
 
-def change(flock: Flock, *changes: object) -> None:
-    flock.command(encode_change_groups(changes, flock.now_ms))  # type: ignore[arg-type]
+def change(flock: Flock, *changes: Change) -> None:
+    flock.command(encode_change_groups(changes, flock.now_ms))
 
 
 def join(flock: Flock, member: str, *, session_ms: int = 1_000, kind: str = "stream", topic: str = "orders") -> None:
@@ -184,7 +184,7 @@ def test_every_reason_that_the_metadata_gives_is_of_a_known_kind() -> None:
     flock.create_topic("orders", 2, 1)
     reasons: list[str] = []
 
-    def note(*changes: object) -> None:
+    def note(*changes: Change) -> None:
         change(flock, *changes)
         reasons.append(group(flock).row.reason)
 

@@ -50,17 +50,17 @@ IDS = count(1)
 class Member:
     """A process that is a member: it joins through one broker, and sends its heartbeats wherever it is told to."""
 
-    def __init__(self, office: Office, *, kind: str = "stream", **options: object) -> None:
+    def __init__(self, office: Office, *, kind: str = "stream", **options: Any) -> None:
         self.office = office
         self.id = f"member-{next(IDS)}"
         self.kind = kind
-        self.options: dict[str, object] = {"topics": ["orders"], "session_ms": 2_000} | options
+        self.options: dict[str, Any] = {"topics": ["orders"], "session_ms": 2_000} | options
         self.view: MemberView
         self.released: dict[GrantedPartition, None] = {}
         self.answers = 0
 
     async def join(self) -> MemberView:
-        call = JoinGroup("g", self.kind, self.id, **self.options)  # type: ignore[arg-type]
+        call = JoinGroup("g", self.kind, self.id, **self.options)
         self.view = (await self.office.service.ask(ANONYMOUS, call)).control
         return self.view
 
@@ -103,8 +103,8 @@ class Crowd:
         self.offices = offices
         self.lives: dict[Member, asyncio.Task[None]] = {}
 
-    async def join(self, name: str, **options: object) -> Member:
-        member = Member(self.offices[name], **options)  # type: ignore[arg-type]
+    async def join(self, name: str, **options: Any) -> Member:
+        member = Member(self.offices[name], **options)
         await member.join()
         self.lives[member] = asyncio.create_task(member.live())
         return member
@@ -551,7 +551,7 @@ async def test_what_a_join_may_not_say_is_refused_before_anything_is_recorded() 
         ]
         for options in bad:
             with pytest.raises(ValidationError):
-                await Member(offices["a"], **options).join()  # type: ignore[arg-type]
+                await Member(offices["a"], **options).join()
         with pytest.raises(ValidationError):
             await offices["a"].service.ask(ANONYMOUS, AlterGroup("g", "clever"))
         assert not offices.flock.metadata.groups()

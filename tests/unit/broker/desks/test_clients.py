@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -16,8 +18,8 @@ from lanner.wire.messages import Poll
 from tests.unit.broker.offices import Offices, opened
 
 
-async def listed(offices: Offices, broker: str = "a", **wanted: object) -> ClientList:
-    return (await offices[broker].service.ask(ANONYMOUS, ListClients(**wanted))).control  # type: ignore[arg-type]
+async def listed(offices: Offices, broker: str = "a", **wanted: Any) -> ClientList:
+    return (await offices[broker].service.ask(ANONYMOUS, ListClients(**wanted))).control
 
 
 def connected(offices: Offices, broker: str, door: str = "native", name: str = "worker") -> Identity:
