@@ -39,9 +39,9 @@ from lanner.testing.cluster_simulation import stored_on
 from lanner.testing.cluster_troubles import Troubles
 from lanner.testing.parties import LOST
 from lanner.testing.sim_cluster import SimCluster
+from tests.scenarios.playing import play, rewrite
 
 FOLDER = Path(__file__).parent / "cluster"
-RULE = "----"
 SEED = 1
 _LONG_MS = 60_000
 
@@ -139,6 +139,11 @@ class Stage:
         node = leader.engine.replica(set_id).node
         learners = f", learners {','.join(map(str, sorted(node.learners)))}" if node.learners else ""
         return f"voters {','.join(map(str, sorted(node.voters)))}{learners}"
+
+    def take_trace(self) -> list[str]:
+        self.flush()
+        trace, self.trace = self.trace, []
+        return trace
 
     # ------------------------------------------------------------------ commands
 
@@ -312,35 +317,8 @@ def _shown(answer: Any) -> str:
 
 
 def played(text: str) -> str:
-    """The script with the trace that it leaves now."""
-    stage: Stage | None = None
-    lines: list[str] = []
-    expecting = False
-    for line in [*text.splitlines(), ""]:
-        if expecting:
-            expecting = bool(line.strip())
-            if not expecting:
-                lines.append("")
-        elif line.startswith(RULE):
-            assert stage is not None
-            stage.flush()
-            lines += [RULE, *stage.trace]
-            stage.trace = []
-            expecting = True
-        else:
-            lines.append(line.rstrip())
-            if line.startswith("brokers"):
-                stage = Stage(int(line.split()[1]))
-            elif line.strip() and not line.startswith("#"):
-                assert stage is not None
-                stage.do(line)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def main() -> None:
-    for path in sorted(FOLDER.glob("*.txt")):
-        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return play(text, "brokers", lambda words: Stage(int(words[0])))
 
 
 if __name__ == "__main__":
-    main()
+    rewrite(FOLDER, played)

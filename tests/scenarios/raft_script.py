@@ -18,10 +18,10 @@ from pathlib import Path
 
 from lanner.errors import LannerError
 from lanner.raft import Change, Entry, EntryKind, HardState, Membership, Message, MessageKind, decode_message
+from tests.scenarios.playing import play, rewrite
 from tests.unit.raft.cluster import Cluster, Host
 
 FOLDER = Path(__file__).parent / "raft"
-RULE = "----"
 
 
 class Stage(Cluster):
@@ -80,6 +80,10 @@ class Stage(Cluster):
             except LannerError as refused:
                 self.trace.append(f"  {receiver} refuses: {refused}")
             self.work()
+
+    def take_trace(self) -> list[str]:
+        trace, self.trace = self.trace, []
+        return trace
 
     # ------------------------------------------------------------------ commands
 
@@ -214,34 +218,8 @@ def spoken(message: Message) -> str:
 
 
 def played(text: str) -> str:
-    """The script with the trace that it leaves now."""
-    stage: Stage | None = None
-    lines: list[str] = []
-    expecting = False
-    for line in [*text.splitlines(), ""]:
-        if expecting:
-            expecting = bool(line.strip())
-            if not expecting:
-                lines.append("")
-        elif line.startswith(RULE):
-            assert stage is not None
-            lines += [RULE, *stage.trace]
-            stage.trace = []
-            expecting = True
-        else:
-            lines.append(line.rstrip())
-            if line.startswith("nodes"):
-                stage = Stage(frozenset(map(int, line.split()[1:])))
-            elif line.strip() and not line.startswith("#"):
-                assert stage is not None
-                stage.do(line)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def main() -> None:
-    for path in sorted(FOLDER.glob("*.txt")):
-        path.write_text(played(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return play(text, "nodes", lambda words: Stage(frozenset(map(int, words))))
 
 
 if __name__ == "__main__":
-    main()
+    rewrite(FOLDER, played)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from lanner.client.assignments import Granted
 from lanner.client.member_ports import Callbacks
 from lanner.client.membership import STALLED, Membership
 from lanner.errors import (
@@ -49,6 +50,12 @@ class Member:
         )
         self.membership = Membership(self.home, self.worker, kind, callbacks=callbacks, stall_ms=stall_ms)
 
+    async def begin(self, *given: Granted) -> None:
+        """Join, and have what is granted."""
+        self.home.show(2, list(given))
+        await self.membership.open()
+        await self.attend()
+
     async def attend(self) -> None:
         """As an application that asks for messages: waits for news first."""
         with self.membership.presence.visit():
@@ -72,9 +79,7 @@ async def member_of(kind: GroupKind, stall_ms: int = 300_000) -> AsyncIterator[M
 async def test_a_stream_partition_is_claimed_then_told_then_read() -> None:
     async with member_of(STREAM) as member:
         member.home.offsets = {0: 42}
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         assert member.home.claimed == [granted(0, 2)]
         assert member.log == ["on_assigned [0]", "begin 0 at 42"]
         assert member.membership.assignment == [TopicPartition("orders", 0)]
@@ -96,18 +101,14 @@ async def test_nothing_is_read_before_the_claim_is_answered() -> None:
 
 async def test_a_queue_partition_is_polled_without_a_claim() -> None:
     async with member_of(QUEUE) as member:
-        member.home.show(2, [granted(0, 2), granted(1, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2), granted(1, 2))
         assert member.home.claimed == []
         assert member.log == ["on_assigned [0, 1]", "begin 0 at 0", "begin 1 at 0"]
 
 
 async def test_a_revoked_stream_partition_is_released_only_after_the_answer_to_its_commit() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2), granted(1, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2), granted(1, 2))
         member.log.clear()
         member.worker.commit_gate = asyncio.Event()
         member.home.show(3, [granted(0, 2)], [granted(1, 2)])
@@ -124,9 +125,7 @@ async def test_a_revoked_stream_partition_is_released_only_after_the_answer_to_i
 
 async def test_a_revoked_partition_waits_for_an_application_that_is_at_work() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.log.clear()
         member.home.show(3, [], [granted(0, 2)])
         await member.home.until(lambda: member.membership.generation == 3)
@@ -137,9 +136,7 @@ async def test_a_revoked_partition_waits_for_an_application_that_is_at_work() ->
 
 async def test_a_move_that_is_called_off_in_time_lets_the_partition_go_on() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.log.clear()
         member.home.show(3, [], [granted(0, 2)])
         await member.home.until(lambda: member.membership.generation == 3)
@@ -152,9 +149,7 @@ async def test_a_move_that_is_called_off_in_time_lets_the_partition_go_on() -> N
 
 async def test_a_call_that_is_cancelled_cuts_no_hand_over_short() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.worker.commit_gate = asyncio.Event()
         member.home.show(3, [], [granted(0, 2)])
         attending = asyncio.create_task(member.attend())
@@ -172,9 +167,7 @@ async def test_a_call_that_is_cancelled_cuts_no_hand_over_short() -> None:
 
 async def test_a_member_that_is_closed_during_a_hand_over_ends_that_first() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.worker.commit_gate = asyncio.Event()
         member.home.show(3, [], [granted(0, 2)])
         attending = asyncio.create_task(member.attend())
@@ -190,9 +183,7 @@ async def test_a_member_that_is_closed_during_a_hand_over_ends_that_first() -> N
 
 async def test_an_application_that_could_not_finish_is_heard_and_nothing_is_committed() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.log.clear()
         member.revoke_error = RuntimeError("could not flush")
         member.home.show(3, [], [granted(0, 2)])
@@ -204,9 +195,7 @@ async def test_an_application_that_could_not_finish_is_heard_and_nothing_is_comm
 
 async def test_a_commit_that_is_refused_as_an_old_owner_s_is_a_loss() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.worker.commit_error = MemberFenced("another has it")
         member.home.show(3, [], [granted(0, 2)])
         await member.attend()
@@ -215,9 +204,7 @@ async def test_a_commit_that_is_refused_as_an_old_owner_s_is_a_loss() -> None:
 
 async def test_a_commit_that_cannot_be_made_is_repeated_until_the_partition_is_forced_away() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.worker.commit_error = NotLeader("nobody leads it")
         member.home.show(3, [], [granted(0, 2)])
         attending = asyncio.create_task(member.attend())
@@ -230,9 +217,7 @@ async def test_a_commit_that_cannot_be_made_is_repeated_until_the_partition_is_f
 
 async def test_a_partition_that_is_gone_from_the_view_is_lost_and_not_committed() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.log.clear()
         member.home.show(5)
         await member.attend()
@@ -241,9 +226,7 @@ async def test_a_partition_that_is_gone_from_the_view_is_lost_and_not_committed(
 
 async def test_a_queue_partition_that_is_gone_from_the_view_is_revoked_without_a_commit_or_release() -> None:
     async with member_of(QUEUE) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.log.clear()
         member.home.show(5)
         await member.attend()
@@ -253,9 +236,7 @@ async def test_a_queue_partition_that_is_gone_from_the_view_is_revoked_without_a
 
 async def test_an_evicted_member_loses_everything_and_joins_under_a_new_id() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.log.clear()
         first = member.membership.member_id
         member.home.fail(MemberUnknown("evicted"))
@@ -271,9 +252,7 @@ async def test_an_evicted_member_loses_everything_and_joins_under_a_new_id() -> 
 
 async def test_a_newer_process_of_the_instance_ends_the_member_for_good() -> None:
     async with member_of(STREAM) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         member.home.fail(InstanceFenced("a newer process"))
         for _ in range(2):
             with pytest.raises(InstanceFenced, match="newer"):
@@ -300,9 +279,7 @@ async def test_a_fenced_grant_is_lost_and_released_and_a_new_grant_is_claimed() 
 async def test_a_claim_that_nobody_answers_is_repeated_and_holds_up_no_other() -> None:
     async with member_of(STREAM) as member:
         member.home.offsets = {0: NotLeader("nobody leads it"), 1: 5}
-        member.home.show(2, [granted(0, 2), granted(1, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2), granted(1, 2))
         assert member.log == ["on_assigned [1]", "begin 1 at 5"]
         member.home.offsets = {0: 3}
         await member.attend()
@@ -365,9 +342,7 @@ async def test_a_member_that_was_cut_off_does_not_let_the_heartbeat_that_ends_it
 
 async def test_an_application_that_does_not_come_back_leaves_and_joins_when_it_does() -> None:
     async with member_of(STREAM, stall_ms=100) as member:
-        member.home.show(2, [granted(0, 2)])
-        await member.membership.open()
-        await member.attend()
+        await member.begin(granted(0, 2))
         first = member.membership.member_id
         await member.home.until(lambda: member.home.left == [(first, STALLED)])
         assert member.home.joined == [first]

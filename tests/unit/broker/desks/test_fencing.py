@@ -36,6 +36,16 @@ async def published(offices: Offices, count: int = 12, partitions: int = 1) -> N
     await offices["a"].anywhere.publish_messages(ANONYMOUS, "orders", given)
 
 
+async def owned(offices: Offices) -> Crew:
+    """A crew of one, who has claimed the only partition of a topic with some messages."""
+    await published(offices)
+    crew = Crew(offices.flock)
+    crew.join("one")
+    crew.assign({0: "one"})
+    await ask(offices, crew.claim("one", 0))
+    return crew
+
+
 def fence_of(offices: Offices, set_id: int, group: str = "g") -> tuple[int, int]:
     return offices.leader(set_id).broker.replica(set_id).partition.fence(group)
 
@@ -146,11 +156,7 @@ async def test_a_copy_that_is_behind_waits_until_it_has_heard() -> None:
 async def test_an_outsiders_commit_is_refused_while_members_work_and_raises_the_fence_when_none_do() -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
-        await published(offices)
-        crew = Crew(offices.flock)
-        crew.join("one")
-        crew.assign({0: "one"})
-        await ask(offices, crew.claim("one", 0))
+        crew = await owned(offices)
         with pytest.raises(MembershipRequired, match="sticky"):
             await ask(offices, Commit("g", "orders", {0: 7}))
         seen = crew.seen
@@ -207,11 +213,7 @@ async def test_a_fetch_of_a_member_without_the_partition_is_refused_and_of_anybo
 async def test_a_fetch_below_the_fence_is_refused_though_the_copy_knows_no_better() -> None:
     async with opened("a") as offices:
         (set_id,) = offices.topic("orders", 1)
-        await published(offices)
-        crew = Crew(offices.flock)
-        crew.join("one")
-        crew.assign({0: "one"})
-        await ask(offices, crew.claim("one", 0))
+        crew = await owned(offices)
         touched = crew.touch()
         await ask(offices, Seek("orders", "g", to="earliest", force=True, number=touched[0], generation=touched[1]))
         assert fence_of(offices, set_id) == touched
@@ -443,11 +445,7 @@ async def test_a_seek_while_members_work_needs_force_and_then_fences_them() -> N
 async def test_a_seek_by_force_at_one_broker_begins_a_generation_of_its_own() -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
-        await published(offices)
-        crew = Crew(offices.flock)
-        crew.join("one")
-        crew.assign({0: "one"})
-        await ask(offices, crew.claim("one", 0))
+        crew = await owned(offices)
         before = crew.seen
         call = Seek("orders", "g", to="latest", partitions=[0], force=True)
         await offices.leader(set_id).service.serve(ANONYMOUS, call)
@@ -475,11 +473,7 @@ async def test_a_group_without_members_is_sought_as_ever(force: bool) -> None:
 async def test_a_group_with_members_is_not_dropped() -> None:
     async with opened() as offices:
         (set_id,) = offices.topic("orders", 1)
-        await published(offices)
-        crew = Crew(offices.flock)
-        crew.join("one")
-        crew.assign({0: "one"})
-        await ask(offices, crew.claim("one", 0))
+        crew = await owned(offices)
         with pytest.raises(GroupInUse, match="1 members"):
             await ask(offices, DropGroup("orders", "g"), at="b")
         crew.leave("one")
@@ -495,11 +489,7 @@ async def test_a_group_that_has_owners_is_not_idle_however_quiet() -> None:
     async with opened("a") as offices:
         idle_ms = 60_000
         (set_id,) = offices.topic("orders", 1, group_idle_ms=idle_ms)
-        await published(offices)
-        crew = Crew(offices.flock)
-        crew.join("one")
-        crew.assign({0: "one"})
-        await ask(offices, crew.claim("one", 0))
+        crew = await owned(offices)
         await ask(offices, Commit("idle", "orders", {0: 5}))
         machine = offices.leader(set_id).broker.replica(set_id).partition
         offices.flock.now_ms += idle_ms + 1_000
