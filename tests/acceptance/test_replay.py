@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,25 +34,15 @@ from lanner.spark.archive.replaying import Source, replay
 from lanner.spark.archive.shelf import LocalShelf
 from lanner.spark.archive.store import Store
 from lanner.testing.process import BrokerProcess
+from tests.brokers import blocking_queue, broker_process
+
+__all__ = ["blocking_queue", "broker_process"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LANNER = [sys.executable, "-m", "lanner.cli"]
 HOUR_MS = 3_600_000
 COUNT = 2_000
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("replay") / "data"
-    with BrokerProcess(folder, settings={"disk_reserve_bytes": 0}) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def queue(broker: BrokerProcess) -> Iterator[lanner.sync.Queue]:
-    with lanner.sync.connect(broker.native) as queue:
-        yield queue
 
 
 def alternating(queue: lanner.sync.Queue, topic: str, count: int) -> None:

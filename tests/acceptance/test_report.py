@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,13 @@ from lanner.spark.pipelines.meaning import validate
 from lanner.spark.pipelines.running import Runner
 from lanner.spark.reports.reporting import report, source_frame, write
 from lanner.testing.process import BrokerProcess
+from tests.brokers import blocking_queue, broker_process
+
+__all__ = ["blocking_queue", "broker_process"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 LANNER = [sys.executable, "-m", "lanner.cli"]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("report") / "data"
-    with BrokerProcess(folder, settings={"disk_reserve_bytes": 0}) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def queue(broker: BrokerProcess) -> Iterator[lanner.sync.Queue]:
-    with lanner.sync.connect(broker.native) as queue:
-        yield queue
 
 
 @pytest.fixture(scope="module")

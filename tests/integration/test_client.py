@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import lanner
-from lanner.broker.settings import BrokerSettings
 from lanner.errors import (
     GroupKindConflict,
     LeaseLost,
@@ -29,24 +28,9 @@ from lanner.errors import (
     TopicNotFound,
     ValidationError,
 )
-from lanner.server import Server
+from tests.brokers import native_address, native_server
 
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(
-        BrokerSettings(data=str(tmp_path / "data"), http="", grpc="", native="127.0.0.1:0", disk_reserve_bytes=0)
-    )
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-def address(server: Server) -> str:
-    assert server.native_address is not None
-    host, port = server.native_address
-    return f"{host}:{port}"
+__all__ = ["native_address", "native_server"]
 
 
 @pytest.fixture

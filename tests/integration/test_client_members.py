@@ -15,33 +15,17 @@ from typing import Any
 import pytest
 
 import lanner
-from lanner.broker.settings import BrokerSettings
 from lanner.client.member_ports import Callback
 from lanner.errors import AssignorConflict, InstanceFenced, MemberFenced
-from lanner.server import Server
 from lanner.testing.cluster_process import ClusterProcess
+from tests.brokers import native_address, native_server
+
+__all__ = ["native_address", "native_server"]
 
 TOPIC, GROUP = "orders", "billing"
 PARTITIONS = 6
 METADATA = -1
 PATIENCE_S = 60.0  # with a slow machine
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(
-        BrokerSettings(data=str(tmp_path / "data"), http="", grpc="", native="127.0.0.1:0", disk_reserve_bytes=0)
-    )
-    await server.start()
-    yield server
-    await server.stop()
-
-
-@pytest.fixture
-def address(server: Server) -> str:
-    assert server.native_address is not None
-    host, port = server.native_address
-    return f"{host}:{port}"
 
 
 @pytest.fixture

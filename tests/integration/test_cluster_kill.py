@@ -5,34 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from lanner.testing.cluster_process import ClusterProcess
 from lanner.testing.history import Published, Status
 from lanner.testing.workload import Workload
+from tests.brokers import running_cluster, shared_cluster
+
+__all__ = ["running_cluster", "shared_cluster"]
 
 PARTITIONS = 3
 SHORT_KILLS = 3
 LONG_SECONDS = 300.0
-SETTINGS = {"segment_bytes": 4 << 20}
 RESUME_SECONDS = 20.0  # sanity only, on whatever machine this runs; `make bench ONLY=failover` measures
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path_factory.mktemp("cluster"), settings=SETTINGS) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(shared: ClusterProcess) -> ClusterProcess:
-    """Three brokers that all run; each test has a topic of its own."""
-    for number in shared.brokers:
-        if number not in shared.running:
-            shared.restart(number)
-    return shared
 
 
 async def loaded(cluster: ClusterProcess, topic: str) -> Workload:

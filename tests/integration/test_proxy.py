@@ -39,27 +39,14 @@ from lanner.wire.messages import (
     Settle,
     SettleItem,
 )
+from tests.brokers import SMALL_SEGMENTS, running_cluster, shared_cluster
 from tests.grpc_client import Service
 
+__all__ = ["running_cluster", "shared_cluster"]
+
 PARTITIONS = 3
-SETTINGS = {"segment_bytes": 4 << 20}
 RESUME_SECONDS = 30.0
 PROTOS = Path(__file__).parents[2] / "proto"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    with ClusterProcess(tmp_path_factory.mktemp("cluster"), settings=SETTINGS) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(shared: ClusterProcess) -> ClusterProcess:
-    """Three brokers that all run; each test has a topic of its own."""
-    for number in shared.brokers:
-        if number not in shared.running:
-            shared.restart(number)
-    return shared
 
 
 @pytest.fixture
@@ -429,7 +416,7 @@ async def _until(condition: Any, seconds: float = 30.0) -> None:
 
 async def test_a_broker_that_came_later_is_found(tmp_path: Path) -> None:
     with (
-        ClusterProcess(tmp_path / "growing", 1, settings=SETTINGS) as cluster,
+        ClusterProcess(tmp_path / "growing", 1, settings=SMALL_SEGMENTS) as cluster,
         ProxyProcess(tmp_path, cluster.address) as proxy,
     ):
         async with lanner.connect(proxy.native) as queue:

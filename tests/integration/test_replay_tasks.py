@@ -20,23 +20,13 @@ from lanner.spark.archive import lanes
 from lanner.spark.archive.files import TIMES
 from lanner.spark.archive.publishing import Pace, Publication, Published, published
 from lanner.testing.process import BrokerProcess
+from tests.brokers import blocking_queue, broker_process
+
+__all__ = ["blocking_queue", "broker_process"]
 
 NOW_MS = int(time.time() * 1000)
 HOUR_MS = 3_600_000
 ROWS = 1_000
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("replay") / "data"
-    with BrokerProcess(folder, settings={"disk_reserve_bytes": 0}) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def queue(broker: BrokerProcess) -> Iterator[lanner.sync.Queue]:
-    with lanner.sync.connect(broker.native) as queue:
-        yield queue
 
 
 @pytest.fixture
