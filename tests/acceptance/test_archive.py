@@ -46,7 +46,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SHORT, LONG = 200_000, 5_000_000
 PARTITIONS = 6
 CALL = 1_000
-LANNER = [sys.executable, "-m", "lanner.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -402,27 +401,61 @@ def test_two_topics_are_compared_by_content_and_then_by_order(
     assert sorted(one.samples) == [("left/1", 1_000), ("right/1", 1_000)]
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LANNER, *map(str, words)], capture_output=True, text=True, timeout=120)
+# Several commands in one program, which starts Java once: each line it is given is a command, and each that it prints
+# last for a command is its exit code.
+COMMANDS = """
+import json, sys
+from lanner.cli import main
+for line in sys.stdin:
+    sys.argv = ["lanner", *json.loads(line)]
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    print(json.dumps({"exit": code}), flush=True)
+"""
+
+
+def run(program: subprocess.Popen[str], *words: str | Path) -> tuple[list[Any], int]:
+    """What a command printed, and its exit code."""
+    assert program.stdin is not None and program.stdout is not None
+    program.stdin.write(json.dumps([str(word) for word in words]) + "\n")
+    program.stdin.flush()
+    found: list[Any] = []
+    while not found or "exit" not in found[-1]:
+        found.append(json.loads(program.stdout.readline()))
+    return found[:-1], found[-1]["exit"]
 
 
 def test_the_commands_tell_programs_what_they_found_and_by_their_exit_code(
     broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path: Path
 ) -> None:
+    """And each option counts; what the work behind them does with it is shown by other tests."""
     queue.admin.create_topic("told", partitions=1)
     publish(queue, "told", 0, 1_000)
     options = ["--path", tmp_path / "archive", "--servers", broker.native, "--json"]
-    done = run("archive", "told", *options, "--compact", "--step-messages", "400")
-    assert done.returncode == 0, done.stderr
-    first, second = map(json.loads, done.stdout.splitlines())
-    assert (first["messages"], first["files"], first["lag"]) == (1_000, 3, 0)
-    assert (second["merged"], second["made"]) == (3, 1)
-    (only,) = manifest_of(tmp_path / "archive").files
-    (tmp_path / "archive" / only.path).unlink()
-    done = run("audit", "told", *options)
-    assert done.returncode == 3, done.stderr
-    (topic,) = json.loads(done.stdout)["topics"]
-    assert topic["partitions"][0]["missing"] == {"count": 1_000, "ranges": [[0, 999]]}
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMANDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        words = ["archive", "told", *options, "--step-messages", "400", "--group", "keeper"]
+        (first, second), code = run(program, *words, "--compact", "--grace-minutes", "0")
+        assert code == 0
+        assert (first["messages"], first["files"], first["lag"]) == (1_000, 3, 0)
+        assert (second["merged"], second["made"], second["deleted"]) == (3, 1, 3)
+        assert [one.lag for one in queue.admin.group("told", "keeper").partitions] == [0]
+        (only,) = manifest_of(tmp_path / "archive").files
+        (tmp_path / "archive" / only.path).unlink()
+        queue.publish("told", "expires at once", expires_at=1)
+        queue.publish("told", "the last")
+        (audited,), code = run(program, "audit", "told", *options, "--to-end")
+        assert code == 3
+        (topic,) = audited["topics"]
+        assert topic["partitions"][0]["missing"] == {"count": 1_002, "ranges": [[0, 1_001]]}
+        words = ["replay", "told", "--to", "told-again", "--servers", broker.native, "--json", "--expired"]
+        words += ["--start", "0=900", "--end", "0=1001", "--where", "offset % 2 = 1 or offset = 1000"]
+        (done,), code = run(program, *words)
+        assert (code, done["messages"], done["expired"]) == (0, 51, 0)
 
 
 def test_a_replay_gives_the_same_messages_in_the_same_partitions_and_order(
