@@ -61,8 +61,6 @@ MAY_SAY_ANY = {
     "api/rest/openapi.py": "schemas",
     "api/rest/shapes.py": "schemas, settings and details of errors",
     "api/rest/topics.py": "fields of a message, for several shapes",
-    "api/grpc/methods.py": "the descriptor of a class, which the stubs of protobuf have on its messages only",
-    "api/grpc/plain.py": "messages that are made at run time, which have no type",
     "api/grpc/cluster.py": "what a broker tells of a log, as JSON has it",
 }
 

@@ -6,10 +6,10 @@ Run it with that release, once; the fixture is kept, because later releases must
     PYTHONPATH=../lanner-0.2.0/src .venv/bin/python tools/old_data.py tests/fixtures/data-0.2.0.tar.xz
 
 Release 0.1.0 is cd059dd, 0.2.0 is f92e91f, 0.3.0 is ef9119a, 0.4.0 is b7bbd9d, and 0.5.0 is d712e42. In it: a topic
-with a queue group (acked, leased, waiting for a retry, dead), a stream group with a committed offset, a delayed message,
-a deduplicated one; some of it saved in the table, some only in the journal, and a last record of which all but the first
-512 bytes were never written. `contents.json` beside the data says what was done and when, by which release, and under
-which token the four messages were leased.
+with a queue group (acked, leased, waiting for a retry, dead), a stream group with a committed offset, a delayed
+message, a deduplicated one; some of it saved in the table, some only in the journal, and a last record of which all but
+the first 512 bytes were never written. `contents.json` beside the data says what was done and when, by which release,
+and under which token the four messages were leased.
 """
 
 from __future__ import annotations
