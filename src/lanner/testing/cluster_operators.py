@@ -142,8 +142,10 @@ class Operators(Faults):
         return False
 
     def may_lose_a_disk(self) -> bool:
+        """Whether every copy is whole, by the newest metadata that any broker has: a leader may lag behind the next."""
         cluster = self.cluster
-        metadata = self.metadata()
+        known = [one.engine.cluster for one in cluster.serving() if one.opened]
+        metadata = max(known, key=lambda one: one.applied_index, default=None)
         if (
             self.is_damaged()
             or metadata is None
