@@ -54,7 +54,14 @@ def wanted_replication(state: State, topic: Topic) -> int:
     if not topic.grows or not state.founded:
         return topic.settings.replication
     staying = sum(not broker.lost and not broker.leaving for broker in state.live())
-    return max(topic.settings.replication, min(limits.REPLICATION_DEFAULT, staying))
+    return grown_replication(topic, staying)
+
+
+def grown_replication(topic: Topic, brokers: int) -> int:
+    """How many replicas a topic that grows has with so many brokers. It never grows to two: those need each other, so
+    that a topic of a single broker would stop with the second one."""
+    enough = brokers >= limits.REPLICATION_DEFAULT
+    return max(topic.settings.replication, limits.REPLICATION_DEFAULT) if enough else topic.settings.replication
 
 
 def choose_node(state: State, loads: Loads, taken: Iterable[str], among: Container[str] | None = None) -> str | None:

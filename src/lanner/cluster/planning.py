@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from lanner import limits
 from lanner.cluster.moving import add_move, open_plan
 from lanner.cluster.placement import (
     Loads,
     choose_node,
     count_to_be,
     find_loads,
+    grown_replication,
     nodes_to_be,
 )
 from lanner.cluster.state import State
@@ -201,10 +201,9 @@ def add_copies(state: State, node_id: str) -> None:
     """
     lacking: dict[int, list[int]] = {}
     loads = find_loads(state)
-    most = min(limits.REPLICATION_DEFAULT, len(loads))
     for _, topic in sorted(state.topics.items()):
-        if topic.grows and topic.settings.replication < most:
-            topic = topic._replace(settings=dataclasses.replace(topic.settings, replication=most))
+        if topic.grows and (more := grown_replication(topic, len(loads))) > topic.settings.replication:
+            topic = topic._replace(settings=dataclasses.replace(topic.settings, replication=more))
             state.put_topic(topic)
         replication = topic.settings.replication
         for set_id in topic.set_ids:

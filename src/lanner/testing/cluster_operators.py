@@ -144,8 +144,10 @@ class Operators(Faults):
     def may_lose_a_disk(self) -> bool:
         """Whether every copy is whole, by the newest metadata that any broker has: a leader may lag behind the next."""
         cluster = self.cluster
-        known = [one.engine.cluster for one in cluster.serving() if one.opened]
-        metadata = max(known, key=lambda one: one.applied_index, default=None)
+        metadata = self.metadata()
+        if metadata is not None:
+            known = [one.engine.cluster for one in cluster.serving() if one.opened]
+            metadata = max([metadata, *known], key=lambda one: one.applied_index)
         if (
             self.is_damaged()
             or metadata is None
