@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanner import batch
+from lanner import batch, limits
 from lanner.broker.replicas.engine import CLUSTER_SET
 from lanner.broker.replicas.keeping import transform
 from lanner.broker.replicas.logs import commit_item
@@ -70,6 +70,25 @@ def test_what_gathers_while_a_commit_is_in_flight_goes_into_one_commit(broker: B
     broker.work()
     assert broker.engine.commits == commits + 1
     assert [told[0].base_offset for told in others] == [1, 2]
+
+
+def test_a_set_for_which_a_commit_has_no_room_goes_into_the_next_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.engine.open_set(2)
+    broker.work()
+    monkeypatch.setattr(limits, "JOURNAL_RECORD_BYTES_MAX", 100)
+    told = [broker.publish(set_id, bytes(200)) for set_id in (SET, 2)]
+    first = broker.engine.pump()
+    assert first is not None
+    perform(first, broker.files)
+    broker.engine.committed(first)
+    assert [len(one) for one in told] == [1, 0]
+    second = broker.engine.pump()
+    assert second is not None, "nobody has to wake it"
+    perform(second, broker.files)
+    broker.engine.committed(second)
+    assert [len(one) for one in told] == [1, 1]
 
 
 def test_questions_that_wait_are_answered_by_one_decision(broker: Broker) -> None:
