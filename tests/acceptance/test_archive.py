@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -417,45 +418,110 @@ for line in sys.stdin:
 """
 
 
-def run(program: subprocess.Popen[str], *words: str | Path) -> tuple[list[Any], int]:
-    """What a command printed, and its exit code."""
-    assert program.stdin is not None and program.stdout is not None
+@pytest.fixture(scope="module")
+def program() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", COMMANDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        yield program
+
+
+def begin(program: subprocess.Popen[str], *words: str | Path) -> None:
+    assert program.stdin is not None
     program.stdin.write(json.dumps([str(word) for word in words]) + "\n")
     program.stdin.flush()
+
+
+def printed(program: subprocess.Popen[str]) -> Any:
+    assert program.stdout is not None
+    return json.loads(program.stdout.readline())
+
+
+def run(program: subprocess.Popen[str], *words: str | Path) -> tuple[list[Any], int]:
+    """What a command printed, and its exit code."""
+    begin(program, *words)
     found: list[Any] = []
     while not found or "exit" not in found[-1]:
-        found.append(json.loads(program.stdout.readline()))
+        found.append(printed(program))
     return found[:-1], found[-1]["exit"]
 
 
 def test_the_commands_tell_programs_what_they_found_and_by_their_exit_code(
-    broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path: Path
+    program: subprocess.Popen[str], broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path: Path
 ) -> None:
     """And each option counts; what the work behind them does with it is shown by other tests."""
     queue.admin.create_topic("told", partitions=1)
     publish(queue, "told", 0, 1_000)
     options = ["--path", tmp_path / "archive", "--servers", broker.native, "--json"]
-    with subprocess.Popen(
-        [sys.executable, "-c", COMMANDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as program:
-        words = ["archive", "told", *options, "--step-messages", "400", "--group", "keeper"]
-        (first, second), code = run(program, *words, "--compact", "--grace-minutes", "0")
-        assert code == 0
-        assert (first["messages"], first["files"], first["lag"]) == (1_000, 3, 0)
-        assert (second["merged"], second["made"], second["deleted"]) == (3, 1, 3)
-        assert [one.lag for one in queue.admin.group("told", "keeper").partitions] == [0]
-        (only,) = manifest_of(tmp_path / "archive").files
-        (tmp_path / "archive" / only.path).unlink()
-        queue.publish("told", "expires at once", expires_at=1)
-        queue.publish("told", "the last")
-        (audited,), code = run(program, "audit", "told", *options, "--to-end")
-        assert code == 3
-        (topic,) = audited["topics"]
-        assert topic["partitions"][0]["missing"] == {"count": 1_002, "ranges": [[0, 1_001]]}
-        words = ["replay", "told", "--to", "told-again", "--servers", broker.native, "--json", "--expired"]
-        words += ["--start", "0=900", "--end", "0=1001", "--where", "offset % 2 = 1 or offset = 1000"]
+    words = ["archive", "told", *options, "--step-messages", "400", "--group", "keeper"]
+    (first, second), code = run(program, *words, "--compact", "--grace-minutes", "0")
+    assert code == 0
+    assert (first["messages"], first["files"], first["lag"]) == (1_000, 3, 0)
+    assert (second["merged"], second["made"], second["deleted"]) == (3, 1, 3)
+    assert [one.lag for one in queue.admin.group("told", "keeper").partitions] == [0]
+    (only,) = manifest_of(tmp_path / "archive").files
+    (tmp_path / "archive" / only.path).unlink()
+    queue.publish("told", "expires at once", expires_at=1)
+    queue.publish("told", "the last")
+    (audited,), code = run(program, "audit", "told", *options, "--to-end")
+    assert code == 3
+    (topic,) = audited["topics"]
+    assert topic["partitions"][0]["missing"] == {"count": 1_002, "ranges": [[0, 1_001]]}
+    words = ["replay", "told", "--to", "told-again", "--servers", broker.native, "--json", "--expired"]
+    words += ["--start", "0=900", "--end", "0=1001", "--where", "offset % 2 = 1 or offset = 1000"]
+    (done,), code = run(program, *words)
+    assert (code, done["messages"], done["expired"]) == (0, 51, 0)
+
+
+def test_replay_and_audit_reach_the_brokers_of_another_cluster(
+    program: subprocess.Popen[str], broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path: Path
+) -> None:
+    queue.admin.create_topic("here", partitions=2)
+    publish(queue, "here", 0, 20)
+    with BrokerProcess(tmp_path / "data", settings={"disk_reserve_bytes": 0}) as other:
+        words = ["replay", "here", "--to", "there", "--servers", broker.native, "--to-servers", other.native, "--json"]
         (done,), code = run(program, *words)
-        assert (code, done["messages"], done["expired"]) == (0, 51, 0)
+        assert (code, done["messages"]) == (0, 20)
+        with lanner.sync.connect(other.native) as elsewhere:
+            assert "there" in elsewhere.admin.topics() and "there" not in queue.admin.topics()
+            words = ["audit", "here", "--against", "there", "--against-servers", other.native, "--json"]
+            assert run(program, *words, "--servers", broker.native)[1] == 0
+            elsewhere.publish("there", "one more", partition=0)
+            assert run(program, *words, "--servers", broker.native)[1] == 3
+
+
+def test_dead_letters_that_a_condition_selects_are_redriven_by_a_command(
+    program: subprocess.Popen[str], broker: BrokerProcess, queue: lanner.sync.Queue
+) -> None:
+    queue.admin.create_topic("sick", partitions=1)
+    queue.publish_many("sick", [b"%d" % number for number in range(6)])
+    with queue.consumer("sick", "clinic") as consumer:
+        for message in consumer.poll(6):
+            message.reject("flu" if int(message.value) % 3 else "cold")
+    words = ["dead-letters", "sick", "--group", "clinic", "--servers", broker.native, "--json"]
+    (counted,), code = run(program, *words)
+    assert (code, counted["total"], counted["redriven"]) == (0, 6, None)
+    (counted,), code = run(program, *words, "--where", "reason = 'cold'", "--redrive")
+    assert (code, counted["total"], counted["redriven"]) == (0, 2, 2)
+    assert sum(part.dead for part in queue.admin.group("sick", "clinic").partitions) == 4
+
+
+def test_an_archive_follows_its_topic_until_ctrl_c(
+    program: subprocess.Popen[str], broker: BrokerProcess, queue: lanner.sync.Queue, tmp_path: Path
+) -> None:
+    queue.admin.create_topic("followed", partitions=1)
+    publish(queue, "followed", 0, 10)
+    options = ["--path", tmp_path / "archive", "--servers", broker.native, "--json"]
+    begin(program, "archive", "followed", *options, "--follow", "--every", "0.2")
+    while printed(program)["messages"] != 10:
+        pass
+    queue.publish("followed", "the last")
+    while printed(program)["messages"] != 11:
+        pass
+    program.send_signal(signal.SIGINT)
+    while "exit" not in (found := printed(program)):
+        pass
+    assert found["exit"] == 130
+    assert sum(one.rows for one in manifest_of(tmp_path / "archive").files) == 11
 
 
 def test_a_replay_gives_the_same_messages_in_the_same_partitions_and_order(
