@@ -219,7 +219,7 @@ async def test_settles_with_long_reasons_do_not_make_a_request_that_brokers_hang
         [leased(values(1_200), (0, 1_200)), leased(values(2_400), *((one, 1) for one in range(0, 2_400, 2)))]
     )
     broker.answers[Command.POLL] = lambda control, request: next(answers, Polled([]))
-    async with lanner.connect(broker.address, timeout_ms=3_000) as queue, queue.consumer("t", "g") as consumer:
+    async with lanner.connect(broker.address) as queue, queue.consumer("t", "g") as consumer:
         await asyncio.gather(*(message.nack(reason=reason) for message in await consumer.poll(2_000)))
         singly = settled_items(broker)
         await (await consumer.poll(2_000)).nack(reason=reason)
