@@ -135,7 +135,7 @@ def test_a_commit_is_given_up_when_it_may_take_no_longer(
     rows = spark.range(0, 2, 1, 2)
     place = "if(id = 0, 'alone', 'everywhere') as topic", f"if(id = 0, {partition}, 0) as partition"
     frame = rows.select(udf(when_killed, "string", useArrow=False)("id").alias("value"), *map(expr, place))
-    writer = frame.write.format("lanner").options(servers=cluster.address, commitTimeout="1s").mode("append")
+    writer = frame.write.format("lanner").options(servers=cluster.address, commitTimeout="5s").mode("append")
     status, over = spark.sparkContext.statusTracker(), threading.Event()
 
     def one_is_staged() -> bool:
