@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 from lanner import batch, limits
@@ -105,8 +104,9 @@ def group_messages(
     """The batches that hold these messages, in the order given within each."""
     if not 1 <= len(messages) <= limits.LIST_ITEMS_MAX:
         raise ValidationError(f"publish 1 to {limits.LIST_ITEMS_MAX} messages a call, not {len(messages)}")
-    if isinstance(messages, PlainMessages):
-        return _group_plain(messages, partitions, settings, router, is_led)
+    if isinstance(messages, PlainMessages) and _fit_one_batch(messages.values, settings):
+        partition = router.choose(messages[0], partitions, router.turn(), is_led)
+        return [MessageGroup(MessageKind(partition, PRIORITY_NORMAL, 0, 0, b""), messages, range(len(messages)))]
     turn, anywhere = router.turn(), -1  # one partition for all of the call that do not mind
     chunks: dict[tuple[int, int, int, int, bytes], list[_Chunk]] = {}
     for place, message in enumerate(messages):
@@ -136,31 +136,10 @@ def group_messages(
     ]
 
 
-def _group_plain(
-    messages: PlainMessages,
-    partitions: int,
-    settings: TopicSettings,
-    router: Router,
-    is_led: Callable[[int], bool],
-) -> list[MessageGroup]:
-    """The same for messages that are all alike: nothing is asked of a single one but how long it is."""
-    sizes = list(map(len, messages.values))
-    if max(sizes) > settings.message_bytes_max:
-        for message in messages:
-            _check(message, settings)
-    kind = MessageKind(router.choose(messages[0], partitions, router.turn(), is_led), PRIORITY_NORMAL, 0, 0, b"")
-    bounds = [0]
-    if sum(sizes) > limits.BATCH_BYTES_MAX // 2:
-        room = limits.BATCH_BYTES_MAX // 2
-        for place, size in enumerate(sizes):
-            if size > room and place > bounds[-1]:
-                bounds.append(place)
-                room = limits.BATCH_BYTES_MAX // 2
-            room -= size
-    bounds.append(len(sizes))
-    if len(bounds) == 2:
-        return [MessageGroup(kind, messages, range(len(sizes)))]
-    return [MessageGroup(kind, messages[start:end], range(start, end)) for start, end in pairwise(bounds)]
+def _fit_one_batch(values: Sequence[bytes], settings: TopicSettings) -> bool:
+    """Whether these values make one batch, so that nothing is asked of a single one but how long it is."""
+    sizes = list(map(len, values))
+    return max(sizes) <= settings.message_bytes_max and sum(sizes) <= limits.BATCH_BYTES_MAX // 2
 
 
 class _Chunk:
