@@ -28,7 +28,7 @@ LOOPS ?= 50
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test coverage check format sim bench bench-spark bench-spark-kafka chaos clean
+.PHONY: help setup run test coverage check format sim sim-groups bench bench-spark bench-spark-kafka chaos clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 20
@@ -83,7 +83,11 @@ format: $(COMPLETE)  ## format the code and fix what can be fixed safely
 	$(BIN)/ruff check --fix .
 
 sim: $(COMPLETE)  ## simulate: SEEDS=n START=n, or SEED=n to replay one; NODES=1, 3 or 5; PLANT=name plants a bug
+	@$(if $(SEED)$(NODES)$(PLANT),,$(BIN)/python -m lanner.testing.simulate_groups --seeds $(SEEDS) --start $(START))
 	@$(BIN)/python -m lanner.testing.simulate $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(START)) $(if $(NODES),--nodes $(NODES)) $(if $(PLANT),--plant $(PLANT))
+
+sim-groups: $(COMPLETE)  ## simulate members of groups only, some minutes for 10,000: SEEDS=n START=n, or SEED=n to replay one
+	@$(BIN)/python -m lanner.testing.simulate_groups $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --start $(START))
 
 bench: $(COMPLETE)  ## measure, each figure beside its floor; ONLY=name[,name] runs a part
 	@$(BIN)/python -m bench.main $(if $(ONLY),--only $(ONLY))
