@@ -180,10 +180,10 @@ class BrokerProcess:
         """
         os.kill(self.pid, signal.SIGSTOP)
         ends = time.monotonic() + _PAUSE_SECONDS
-        while self._thread_states() - _STILL and time.monotonic() < ends:
+        while moving := self._thread_states() - _STILL:
+            if time.monotonic() > ends:
+                raise AssertionError(f"threads of broker {self.pid} still run: {moving}")
             time.sleep(0.001)
-        if moving := self._thread_states() - _STILL:
-            raise AssertionError(f"threads of broker {self.pid} still run: {moving}")
 
     def resume(self) -> None:
         """SIGCONT."""

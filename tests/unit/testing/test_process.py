@@ -1,4 +1,4 @@
-"""Ports for brokers of tests: free, and never given twice in a short time."""
+"""Brokers of tests: their ports are free and never given twice in a short time; a paused one stands still."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lanner.testing import process
-from lanner.testing.process import HOST, free_port
+from lanner.testing.process import HOST, BrokerProcess, free_port
 
 DRAW = "from lanner.testing.process import free_port; print(*(free_port() for _ in range(200)))"
 
@@ -51,3 +51,19 @@ def test_the_ports_are_handed_out_in_a_circle(turn: Path) -> None:
 def test_a_file_that_makes_no_sense_is_begun_again(turn: Path, written: str) -> None:
     turn.write_text(written)
     assert process._PORTS[0] <= free_port() < process._PORTS[1]
+
+
+def test_a_thread_that_stops_waiting_for_the_disk_may_run_for_a_moment_before_it_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was seen waiting, and then running, while it was on its way to the signal."""
+    broker = BrokerProcess(tmp_path / "broker")
+    monkeypatch.setattr(broker, "command", lambda: [sys.executable, "-c", "input()"])
+    seen = iter([{"R"}, {"D", "T"}, {"R", "T"}, {"T"}])
+    monkeypatch.setattr(broker, "_thread_states", lambda: next(seen))
+    broker.launch()
+    try:
+        broker.pause()
+        assert next(seen) == {"R", "T"}, "looked at once more than needed"
+    finally:
+        broker.kill()
