@@ -41,6 +41,7 @@ COVERED = {
 }
 UNIT = Path(__file__).with_name("unit")
 LONG = ("simulation", "integration", "acceptance")
+REASON_CHARS = 2_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +84,16 @@ def pytest_configure() -> None:
 def chaos(request: pytest.FixtureRequest) -> bool:
     """Whether the long forms were asked for."""
     return bool(request.config.getoption("--chaos"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Say first what failed, and why: the reports that follow are long, and a log of CI may be cut before their end."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    for outcome in ("failed", "error") if reporter is not None else ():
+        for report in reporter.stats.get(outcome, ()):
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reporter.ensure_newline()
+            reporter.write_line(f"{outcome}: {report.nodeid}: {crash.message[:REASON_CHARS] if crash else ''}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
