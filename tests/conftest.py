@@ -92,8 +92,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     for outcome in ("failed", "error") if reporter is not None else ():
         for report in reporter.stats.get(outcome, ()):
             crash = getattr(report.longrepr, "reprcrash", None)
-            reporter.ensure_newline()
-            reporter.write_line(f"{outcome}: {report.nodeid}: {crash.message[:REASON_CHARS] if crash else ''}")
+            reporter.write_line(f"\n{outcome}: {report.nodeid}: {crash.message[:REASON_CHARS] if crash else ''}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
