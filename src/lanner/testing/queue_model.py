@@ -321,12 +321,15 @@ class QueueModel:
             entry = self.entries.get(offset)
             if entry is not None and event.action == "release":
                 entry.unseen.discard(event.token)
-            if entry is not None and entry.token == event.token:
+            if entry is None:
+                continue
+            if event.status is Status.UNKNOWN and (entry.token == event.token or self._seeks):
+                # A seek that is under way has made the model forget the token; the settle may come before it.
+                entry.unheard.add((event.token, event.action))
+            if entry.token == event.token:
                 entry.pending += 1
                 if event.status is Status.UNKNOWN and event.action in ("ack", "reject"):
                     entry.maybe_done = True
-                if event.status is Status.UNKNOWN:
-                    entry.unheard.add((event.token, event.action))
                 entry.released = entry.released or event.action == "release"
 
     def settled(self, event: Settled, returned: float) -> None:

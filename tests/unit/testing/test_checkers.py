@@ -456,6 +456,20 @@ def test_after_a_seek_messages_come_again_and_floors_go_back() -> None:
     assert story.settle("ack", 6, 0).end(stored(0, "a")).broken() == set()
 
 
+@pytest.mark.parametrize(("seek", "broken"), [(True, set()), (False, {"stale lease accepted"})])
+def test_an_ack_that_was_lost_beside_a_seek_may_have_come_before_it_and_gets_its_first_answer_again(
+    seek: bool, broken: set[str]
+) -> None:
+    story = Story(max_deliveries=9).publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
+    if seek:
+        story.administer("seek", 0, status=Status.UNKNOWN)
+    else:
+        story.poll(6, handed(0, "a", 2), now_ms=200, until_ms=300)
+    story.settle("ack", 5, 0, status=Status.UNKNOWN).crash()
+    story.poll(7, handed(0, "a", 1 if seek else 3), now_ms=400, until_ms=500).settle("ack", 7, 0)
+    assert story.settle("ack", 5, 0).end(stored(0, "a")).broken() == broken
+
+
 def test_after_a_seek_what_lies_behind_it_is_owed_again() -> None:
     story = Story().publish(0, "a", "b").poll(5, handed(0, "a"), handed(1, "b")).settle("ack", 5, 0, 1)
     assert story.administer("seek", 1).end(stored(0, "a"), stored(1, "b")).broken() == {"message vanished"}
