@@ -12,10 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 from lanner.testing.history import Administered, DeadSeen, FloorSeen, Handed, Polled, Published, Rules, Settled, Status
+from lanner.testing.queue_entry import Entry, State
 
 
 class Violation(NamedTuple):
@@ -29,55 +29,10 @@ class Violation(NamedTuple):
         return f"{self.rule}, partition {self.partition}: {self.text}"
 
 
-class State(Enum):
-    FRESH = "never handed out"
-    LEASED = "leased"
-    WAITING = "due for a retry"
-    DONE = "settled"
-    DEAD = "dead"
-    UNSURE = "unsure"
-
-
 _OPEN = (State.FRESH, State.LEASED, State.WAITING)  # a tuple finds by identity; a set would hash, in Python
 _LOOKED_BACK = 20
 _LONG_AGO = -1  # the token of a lease that nobody heard of
 _REMEMBERED = ("ack", "nack", "reject")  # an extension is a promise that time may break; a release is no settle
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One message as this group has it."""
-
-    offset: int
-    lane: int
-    since: float  # when it came to be in this state, at the latest
-    state: State = State.FRESH
-    deliver_at_ms: int = 0
-    ready_ms: int = 0  # not deliverable before
-    expires_ms: int = 0
-    gone_ms: int = 0  # from here on retention may have taken it, as long as no delivery holds it; 0: never
-    delayed: bool = False
-    attempt: int = 0
-    token: int = 0
-    deadline_ms: int = 0
-    pending: int = 0  # settles that were called and not answered
-    released: bool = False  # perhaps: its last delivery may not count
-    vague: bool = False  # leased for certain until its deadline; then a poll that nobody heard of may have had it
-    unseen: set[int] = field(default_factory=set)  # tokens of deliveries that nobody saw and nobody gave back
-    maybe_done: bool = False
-    ever_done: bool = False
-    answered: dict[tuple[int, str], float] = field(default_factory=dict)  # settles that took effect: since when
-    unheard: set[tuple[int, str]] = field(default_factory=set)  # settles whose answer never came
-
-    def deliverable_at(self, now_ms: int, max_deliveries: int) -> bool:
-        """Whether it is certain that a poll decided at this time could have had it."""
-        if self.pending or (self.expires_ms and (not now_ms or self.expires_ms <= now_ms)):
-            return False
-        if self.state is State.LEASED:
-            return not self.vague and 0 < self.deadline_ms <= now_ms and self.attempt < max_deliveries
-        if self.state is State.FRESH and self.gone_ms and self.gone_ms <= now_ms:
-            return False
-        return self.state is not State.UNSURE and self.ready_ms <= now_ms
 
 
 @dataclass(slots=True)
@@ -104,6 +59,9 @@ class QueueModel:
     _seeks: int = 0  # that were called, and may take effect at any moment
     _hidden_takes: int = 0  # of these, polls that settle what they get by themselves
     _delays_under_way: int = 0  # delayed batches that were sent and may come in at any moment
+    _handing: bool = (
+        False  # a poll that was not heard of, and a redrive, may have had some before their publish is known
+    )
     _skipping: bool = False  # a seek, or a poll that settles by itself and was not heard of, may have passed over some
 
     # ------------------------------------------------------------------ publishes
@@ -130,6 +88,7 @@ class QueueModel:
                 self._add(event, offset, returned)
                 if repeated:
                     entry = self.entries[offset]
+                    entry.delayed = entry.delayed or self._handing  # it may come again, behind what came after it
                     self._move(entry, State.UNSURE, returned)
                     if self._skipping or any(not chosen or offset in chosen for chosen in self._discards):
                         entry.maybe_done = entry.ever_done = True
@@ -179,6 +138,7 @@ class QueueModel:
     def poll_called(self, event: Polled, now: float) -> None:
         if event.status is Status.UNKNOWN:
             self._forget_certainty(now)
+            self._handing = True
             if event.auto_ack:
                 self._skipping = True
                 for entry in self.entries.values():
@@ -387,6 +347,8 @@ class QueueModel:
             self._maybe_revived(event, now)
             if event.action == "discard":
                 self._discards.append(tuple(event.offsets))
+            else:
+                self._handing = True
             if event.status is Status.UNKNOWN:
                 self._unheard.append(event)
             return

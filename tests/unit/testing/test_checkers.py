@@ -436,6 +436,17 @@ def test_a_message_whose_publish_is_known_late_has_vanished_when_it_was_not_disc
     assert story.publish(0, "a").end(stored(0, "a")).broken() == {"message vanished"}
 
 
+@pytest.mark.parametrize(("redriven", "broken"), [(True, set()), (False, {"lane out of order"})])
+def test_a_letter_may_be_redriven_before_its_publish_is_known_and_comes_behind_what_came_after_it(
+    redriven: bool, broken: set[str]
+) -> None:
+    story = Story().lose_publish("a").publish(1, "b").poll(5, handed(1, "b")).settle("ack", 5, 1)
+    if redriven:
+        story.administer("redrive")
+    story.publish(0, "a").poll(6, handed(0, "a")).settle("ack", 6, 0)
+    assert story.end(stored(0, "a"), stored(1, "b")).broken() == broken
+
+
 def test_a_discarded_letter_may_be_gone() -> None:
     story = Story(retention="acked").poll(0).publish(0, "a").poll(5, handed(0, "a")).settle("reject", 5, 0)
     assert story.administer("discard", 0).end().broken() == set()
