@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
+from lanner import limits
 from lanner.batch import partition_for_key
 from lanner.errors import LannerError
-from tests.contract.doors.door import Door, Leased, New, Seen, Settled, Stored
+from tests.contract.doors.door import Dead, Door, Leased, New, Seen, Settled, Stored
 from tests.contract.doors.parity import shows
 
 SETTLED = [Settled(1)]
+LARGE_MESSAGES, LARGE_BYTES = 10, limits.MIB - 1_000  # more than one page holds, and fewer than two do
 
 
 def values(found: list[Leased] | list[Seen]) -> list[bytes]:
@@ -228,6 +231,65 @@ def test_dead_letters_are_redriven_and_discarded(door: Door, topic: str) -> None
     assert door.redrive(topic, "g") == 1
     assert door.discard(topic, "g") == 0
     assert door.list_dead(topic, "g") == ([], 0)
+
+
+@shows("poll", "peek", "fetch", "reject", "list_dead", "discard")
+def test_no_reply_is_larger_than_a_page_and_the_pages_have_everything_once(
+    door: Door, doors: dict[str, Door], topic: str
+) -> None:
+    doors["native"].create_topic(topic, partitions=1)
+    for number in range(LARGE_MESSAGES):
+        doors["native"].publish(topic, New(b"%d" % number * LARGE_BYTES))
+    assert 0 < paged(door.peek(topic, max_messages=100)) < LARGE_MESSAGES
+    offset, fetched = 0, 0
+    while offset < LARGE_MESSAGES:
+        page = door.fetch(topic, 0, offset, max_messages=100)
+        fetched += paged(page.messages)
+        assert page.next_offset > offset
+        offset = page.next_offset
+    assert fetched == LARGE_MESSAGES
+    rejected = 0
+    while rejected < LARGE_MESSAGES:
+        found = door.poll(topic, "g", max_messages=100, max_bytes=limits.POLL_BYTES_MAX)
+        assert 0 < paged(found) == settled(door.settle("reject", topic, "g", found))
+        rejected += len(found)
+    dead: list[int] = []
+    while len(dead) < LARGE_MESSAGES:
+        letters, total = door.list_dead(topic, "g", limit=100)
+        assert 0 < paged(letters) <= total == LARGE_MESSAGES - len(dead)
+        dead += [one.offset for one in letters]
+        door.discard(topic, "g", partition=0, offsets=[one.offset for one in letters])
+    assert dead == list(range(LARGE_MESSAGES))
+    doors["native"].delete_topic(topic)
+
+
+def settled(results: Sequence[Settled]) -> int:
+    assert not any(one.error for one in results)
+    return sum(one.count for one in results)
+
+
+def paged(found: Sequence[Leased | Seen | Dead]) -> int:
+    """The number of messages of one reply, which holds no more than a page of bytes."""
+    held = [(one.message if isinstance(one, Leased) else one).value for one in found]
+    assert sum(map(len, held)) <= limits.LIST_BYTES_MAX
+    return len(held)
+
+
+@pytest.mark.parametrize("kind", ["ack", "nack", "reject"])
+def test_a_settle_that_is_repeated_over_any_door_gets_its_first_answer(
+    kind: str, doors: dict[str, Door], proxied: dict[str, Door], topic: str
+) -> None:
+    every = [*doors.values(), *proxied.values()]
+    every[0].create_topic(topic, partitions=1, backoff_ms=3_600_000, backoff_max_ms=3_600_000)
+    for door in every:
+        door.publish(topic, New(b"one"), New(b"two"))
+        leased = door.poll(topic, "g")
+        assert len(leased) == 2
+        for other in (door, *every):
+            assert settled(other.settle(kind, topic, "g", leased)) == 2, other.name
+    group = every[0].describe_group(topic, "g")
+    count = 2 * len(every)
+    assert (group.waiting, group.dead) == {"ack": (0, 0), "nack": (count, 0), "reject": (0, count)}[kind]
 
 
 # ------------------------------------------------------------------ streams

@@ -13,6 +13,7 @@ import pytest
 import lanner
 from lanner import features
 from lanner.testing.cluster_process import ClusterProcess
+from lanner.testing.process import BrokerProcess
 from lanner.testing.workload import Workload
 
 RESUME_SECONDS = 60.0
@@ -58,14 +59,21 @@ class Release(NamedTuple):
 def old(request: pytest.FixtureRequest, tmp_path: Path, chaos: bool) -> Release:
     if not chaos:
         pytest.skip("three brokers are upgraded under load for a minute: `make chaos`")
-    commit, level = RELEASES[request.param]
-    folder = tmp_path / f"release-{request.param}"
+    found = unpacked(request.param, tmp_path)
+    assert found is not None, f"this copy of the repository does not have release {request.param}"
+    return found
+
+
+def unpacked(name: str, tmp_path: Path) -> Release | None:
+    """The release, unpacked; None: this copy of the repository does not have its commit."""
+    commit, level = RELEASES[name]
+    folder = tmp_path / f"release-{name}"
     folder.mkdir()
     packed = subprocess.run(["git", "archive", commit, "src"], cwd=REPOSITORY, capture_output=True, check=False)
     if packed.returncode:
-        pytest.skip(f"this copy of the repository does not have {commit}, which is release {request.param}")
+        return None
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
-    return Release(request.param, level, folder / "src")
+    return Release(name, level, folder / "src")
 
 
 def old_words(source: Path) -> tuple[str, ...]:
@@ -83,6 +91,14 @@ def run_old_client(source: Path, address: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def test_a_client_of_the_first_release_works_with_a_broker_of_this_one(tmp_path: Path) -> None:
+    first = unpacked("0.1.0", tmp_path)
+    if first is None:
+        pytest.skip("this copy of the repository does not have the commit of release 0.1.0")
+    with BrokerProcess(tmp_path / "data", settings={"disk_reserve_bytes": 0}) as broker:
+        assert run_old_client(first.source, broker.native) == "0.1.0"
 
 
 async def test_three_brokers_are_upgraded_one_by_one_under_load(old: Release, tmp_path: Path) -> None:
