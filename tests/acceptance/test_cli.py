@@ -318,6 +318,7 @@ def test_groups_are_listed_moved_and_dropped(broker):
     lanner("consume", "orders", "--group", "billing", "-n", "2")
     shown = document("group", "show", "orders", "billing")
     assert (shown["kind"], shown["lag"], shown["ready"]) == ("queue", 1, 1)
+    assert shown["oldest_age_ms"] >= 0
     assert "billing" in lanner("group", "list", "orders").stdout
     assert [(group["topic"], group["group"]) for group in document("group", "list")["groups"]] == [
         ("orders", "billing")
@@ -340,6 +341,7 @@ def test_dead_letters_are_listed_shown_redriven_and_discarded(broker):
     lanner("consume", "orders", "--group", "billing", "--no-ack")
     listed = document("dlq", "list", "orders", "billing")
     assert (listed["total"], [letter["value"] for letter in listed["letters"]]) == (2, ["poison", "poison too"])
+    assert listed["messages"] == listed["letters"]  # the name over REST, and the one before that
     assert "poison" in lanner("dlq", "list", "orders", "billing").stdout
     shown = document("dlq", "show", "orders", "billing", "0/1")
     assert (shown["id"], shown["priority"], shown["attempts"]) == ("orders/0/1", 9, 1)

@@ -12,14 +12,20 @@ from lanner.server import Server
 
 
 @pytest.mark.parametrize(
-    ("http", "native", "warned"),
-    [("127.0.0.1:0", "127.0.0.1:0", []), ("0.0.0.0:0", "127.0.0.1:0", ["http"]), ("", "0.0.0.0:0", ["native"])],
+    ("http", "native", "grpc", "warned"),
+    [
+        ("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", []),
+        ("0.0.0.0:0", "127.0.0.1:0", "", ["http"]),
+        ("", "0.0.0.0:0", "", ["native"]),
+        ("", "127.0.0.1:0", "0.0.0.0:0", ["grpc"]),
+    ],
 )
 async def test_listening_beyond_this_machine_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, http: str, native: str, warned: list[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, http: str, native: str, grpc: str, warned: list[str]
 ) -> None:
     caplog.set_level(logging.WARNING, "lanner.server")
-    server = Server(BrokerSettings(data=str(tmp_path / "data"), http=http, native=native, disk_reserve_bytes=0))
+    doors = {"http": http, "native": native, "grpc": grpc}
+    server = Server(BrokerSettings(data=str(tmp_path / "data"), disk_reserve_bytes=0, **doors))
     await server.start()
     await server.stop()
     said = [record.getMessage() for record in caplog.records if record.name == "lanner.server"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import lanner
+from lanner.broker.pace import SLOW_SYNC_MS
 from lanner.testing.cluster_process import ClusterProcess
 from lanner.testing.process import BrokerProcess
 
@@ -72,10 +73,12 @@ async def evenly_led(queue: lanner.Queue) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("pace_ms", [600, 1_200])
+@pytest.mark.parametrize("pace_ms", [600, 1_200, 2_500])  # the last is a slow disk: but no other one is faster
 async def test_slow_disks_depose_nobody_and_publishes_keep_their_pace(
     cluster: Paced, chaos: bool, pace_ms: int
 ) -> None:
+    if pace_ms > SLOW_SYNC_MS and not chaos:
+        pytest.skip("with syncs of 2.5 s it takes a minute to see something: `make chaos`")
     async with await lanner.connect(cluster.address) as queue:
         await queue.admin.create_topic("slow", partitions=PARTITIONS)
         for partition in range(PARTITIONS):
@@ -90,7 +93,7 @@ async def test_slow_disks_depose_nobody_and_publishes_keep_their_pace(
     assert took
     print(f"syncs of {pace_ms} ms: {len(took)} publishes, median {statistics.median(took):.2f} s, terms as before")
     if chaos:
-        assert statistics.median(took) < 3 * pace_ms / 1_000
+        assert statistics.median(took) < 2.2 * pace_ms / 1_000  # the sync under way, and the next
 
 
 async def test_publishing_resumes_when_one_disk_hangs_for_good(cluster: Paced, chaos: bool) -> None:
