@@ -39,6 +39,9 @@ class Entry:
     ever_done: bool = False
     answered: dict[tuple[int, str], float] = field(default_factory=dict)  # settles that took effect: since when
     unheard: set[tuple[int, str]] = field(default_factory=set)  # settles whose answer never came
+    undone: set[tuple[int, str]] = field(
+        default_factory=set
+    )  # rejects of these, whose effect a redrive may have undone
 
     def deliverable_at(self, now_ms: int, max_deliveries: int) -> bool:
         """Whether it is certain that a poll decided at this time could have had it."""

@@ -301,7 +301,7 @@ class QueueModel:
                 entry.pending = max(0, entry.pending - 1)
             key = (event.token, event.action)
             if event.status is Status.OK:
-                if key not in entry.answered and key not in entry.unheard:
+                if key not in entry.answered and key not in entry.unheard and key not in entry.undone:
                     self._check_settled(event, entry)
                 if entry.token == event.token and (key not in entry.answered or event.action == "extend"):
                     self._take_effect(event, entry, returned)  # else it was handed out again, or the same was asked
@@ -379,6 +379,7 @@ class QueueModel:
             if alive or entry.state in (State.FRESH, State.WAITING, State.DONE):
                 continue
             self._move(entry, State.UNSURE, now)
+            entry.undone |= {each for each in entry.unheard if each[1] == "reject"}
             entry.attempt = 0
             entry.unseen.clear()
             entry.token = entry.token or _LONG_AGO

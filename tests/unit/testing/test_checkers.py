@@ -467,6 +467,16 @@ def test_after_a_seek_messages_come_again_and_floors_go_back() -> None:
     assert story.settle("ack", 6, 0).end(stored(0, "a")).broken() == set()
 
 
+@pytest.mark.parametrize(("redriven", "broken"), [(True, set()), (False, {"stale lease accepted"})])
+def test_a_lost_reject_that_a_redrive_undid_gets_its_first_answer_again(redriven: bool, broken: set[str]) -> None:
+    story = Story(max_deliveries=9).publish(0, "a").poll(5, handed(0, "a"), now_ms=100, until_ms=200)
+    story.settle("reject", 5, 0, status=Status.UNKNOWN).crash()
+    if redriven:
+        story.administer("redrive")
+    story.poll(7, handed(0, "a", 1 if redriven else 2), now_ms=400, until_ms=500).settle("reject", 5, 0)
+    assert story.poll(9, handed(0, "a", 3), now_ms=500).settle("ack", 9, 0).end(stored(0, "a")).broken() == broken
+
+
 @pytest.mark.parametrize(("seek", "broken"), [(True, set()), (False, {"stale lease accepted"})])
 def test_an_ack_that_was_lost_beside_a_seek_may_have_come_before_it_and_gets_its_first_answer_again(
     seek: bool, broken: set[str]
