@@ -113,7 +113,7 @@ class MethodTable:
 
     def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
         self._endpoints = dict(endpoints)
-        if "GET" in endpoints:
+        if "GET" in endpoints and not endpoints["GET"].takes:
             self._endpoints["HEAD"] = endpoints["GET"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,6 +144,7 @@ class Endpoint:
     def __init__(self, operation: Operation, door: Door) -> None:
         self._operation = operation
         self._door = door
+        self.takes = operation.takes
         self._takes_body = operation.body is not NoBody
         self._is_falconq = operation.tag == FALCONQ
         # Probes may say what they like to the broker's own pages.

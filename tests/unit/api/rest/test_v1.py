@@ -182,10 +182,9 @@ async def test_a_lost_lease_is_told_beside_the_others(http, service):
     assert answer["messages"][1]["error"] == "LeaseLost"
 
 
-async def poll_and_leave(service, leave: asyncio.Event):
+async def poll_and_leave(service, leave: asyncio.Event, body: bytes = b'{"wait_ms": 5000}'):
     """A poll over bare ASGI whose client leaves when told."""
     sent = []
-    body = b'{"wait_ms": 5000}'
 
     async def receive():
         if not sent_body.is_set():
@@ -208,10 +207,11 @@ async def poll_and_leave(service, leave: asyncio.Event):
     await build_app(service)(scope, receive, send)
 
 
-async def test_a_client_that_leaves_ends_its_poll(service):
+@pytest.mark.parametrize("body", [b'{"wait_ms": 5000}', b'{"wait_ms": 5000, "auto_ack": true}'])
+async def test_a_client_that_leaves_ends_its_poll(service, body):
     service.poll_gate = asyncio.Event()
     leave = asyncio.Event()
-    polling = asyncio.create_task(poll_and_leave(service, leave))
+    polling = asyncio.create_task(poll_and_leave(service, leave, body))
     while not service.asked("poll"):
         await asyncio.sleep(0)
     leave.set()
