@@ -31,7 +31,7 @@ _FALCONQ_TYPES: Final = {
 OWN_PATHS: Final = "/v1/"
 _STATUSES_WITH_RETRY_AFTER: Final = frozenset({429, 503, 507})
 _RETRY_AFTER_MS_DEFAULT: Final = 1_000
-_PATH: Final = re.compile(r"^(?P<what>.*) - at `\$(?P<path>.*)`$", re.DOTALL)
+_PATH: Final = re.compile(r"^(?P<what>.*) - at (?P<key>`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _LONG: Final = re.compile(r"^Expected `str` of length <= (?P<length>\d+)")
 _CONTENT: Final = re.compile(r"(^|\.)(value|key|message|partitionKey|headers\[[^\]]*\])$")
@@ -108,6 +108,8 @@ def explain(error: Exception, what: str, kind: type[msgspec.Struct], raw: bytes 
             length_max=int(long["length"]),
         )
     text = text[:1].lower() + text[1:].replace("`", "")
+    if found is not None and found["key"]:
+        text = f"a key: {text}"
     if not path:
         return ValidationError(f"{what}: {text}")
     return ValidationError(f"{what}: {path}: {text}", field=path)
