@@ -131,7 +131,8 @@ class ProxyService(ForwardedPublishes, ForwardedPolls):
         self.ways = {
             Poll: self.poll,
             BestPriority: self.best_priority,
-            **dict.fromkeys((DescribeTopic, CreateTopic), self._whole),
+            DescribeTopic: self._whole,
+            CreateTopic: self._create,
             AlterTopic: self._alter,
             DeleteTopic: self._delete,
             Metadata: self._metadata,
@@ -245,6 +246,10 @@ class ProxyService(ForwardedPublishes, ForwardedPolls):
     async def _whole(self, identity: Identity, call: Call[AnswerT]) -> Answer[AnswerT]:
         """A broker knows more than a split and a merge: it is asked for all of it."""
         return await self._upstream.ask_any(call)
+
+    async def _create(self, identity: Identity, call: CreateTopic) -> Answer[TopicDescription]:
+        """Ask under one id, so that a second broker does not take the topic that the first made for somebody else's."""
+        return await self._upstream.ask_any(replace(call, create_id=call.create_id or secrets.token_hex(8)))
 
     async def _alter(self, identity: Identity, call: AlterTopic) -> Answer[TopicDescription]:
         answer = await self._upstream.ask_any(call)

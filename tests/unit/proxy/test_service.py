@@ -23,6 +23,7 @@ from lanner.proxy.lanes import Lanes
 from lanner.proxy.service import ProxyService
 from lanner.proxy.topology import Topology
 from lanner.proxy.upstream import WAITING_MAX, Upstream
+from lanner.wire.administration import CreateTopic, TopicDescription
 from lanner.wire.cluster import Scrub
 from lanner.wire.members import Heartbeat
 from lanner.wire.messages import (
@@ -183,6 +184,16 @@ async def test_a_way_of_the_proxy_takes_and_gives_what_its_row_says(proxy: Proxy
 async def test_a_scrub_is_for_a_broker_itself(proxy: Proxy) -> None:
     with pytest.raises(NotSupported, match="this is a proxy"):
         await proxy.service.serve(ME, Scrub(True))
+
+
+async def test_a_topic_is_made_under_one_id_whoever_is_asked(proxy: Proxy) -> None:
+    """A second broker, asked when the first one's answer was lost, would else answer TopicExists."""
+    proxy.brokers.answers[CreateTopic] = lambda node_id, call: TopicDescription(call.name, 1, {}, [])
+    for create_id in ("", "1f", ""):
+        await proxy.service.ask(ME, CreateTopic("orders", {}, create_id))
+    first, given, second = [cast(CreateTopic, call).create_id for _, call in proxy.brokers.asked]
+    assert given == "1f"
+    assert first and second and first != second
 
 
 async def test_a_poll_is_looked_at_before_anybody_is_asked(proxy: Proxy) -> None:

@@ -13,6 +13,7 @@ from lanner.client.session import Callback
 from lanner.errors import (
     BadGateway,
     ConnectionLost,
+    DeadlineExceeded,
     LannerError,
     NotLeader,
     ServiceUnavailable,
@@ -22,7 +23,15 @@ from lanner.errors import (
 )
 from lanner.proxy.topology import Topology
 from lanner.proxy.upstream import ManyBrokers, Upstream
-from lanner.wire.administration import CountReply, DeleteTopic, ListTopics, RedriveDead, TopicNames
+from lanner.wire.administration import (
+    CountReply,
+    CreateTopic,
+    DeleteTopic,
+    ListTopics,
+    RedriveDead,
+    TopicDescription,
+    TopicNames,
+)
 from lanner.wire.connection import Reply
 from lanner.wire.members import Heartbeat, MemberView
 from lanner.wire.messages import Command, Control, Empty, Fetch, Fetched, FetchedBatch
@@ -39,10 +48,12 @@ class Session:
         self.outcomes = list(outcomes)
         self.asked: list[Command] = []
         self.owed: list[Callback] = []
+        self.timeouts_ms: list[float] = []
         self.bulk = memoryview(b"")
 
     def call(self, command: Command, control: Control, bulk: Any, callback: Callback, timeout_ms: float) -> None:
         self.asked.append(command)
+        self.timeouts_ms.append(timeout_ms)
         if not self.outcomes:
             self.owed.append(callback)
             return
@@ -130,6 +141,19 @@ async def test_what_would_take_effect_twice_is_asked_again_only_if_it_surely_had
             await upstream.ask_any(DeleteTopic("orders"))
         assert "refused" not in caught.value.details
     assert len(second.asked) == again
+
+
+async def test_another_broker_is_soon_asked_for_a_change_that_one_does_not_answer() -> None:
+    """Its disk hangs, say: it answers everything but this."""
+    made, late = TopicDescription("orders", 1, {}, []), DeadlineExceeded("too late")
+    first, second = Session("1", NAMES, late), Session("2", made, late)
+    upstream, _ = upstream_of(Pool(first, second))
+    await upstream.ask_any(ListTopics())
+    assert (await upstream.ask_any(CreateTopic("orders", {}, "1f"))).control is made
+    assert (first.timeouts_ms[1], second.asked) == (3_000, [Command.CREATE_TOPIC])
+    with pytest.raises(DeadlineExceeded):
+        await upstream.ask_any(DeleteTopic("orders"), timeout_ms=9_000)
+    assert second.timeouts_ms[1] > 3_000, "what is not asked again has its time"
 
 
 async def test_an_answer_that_is_a_refusal_is_told_and_not_asked_elsewhere() -> None:

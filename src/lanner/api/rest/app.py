@@ -25,8 +25,10 @@ from lanner.api.rest.operations import AnyCall, Call, Door, Operation, Prepared,
 from lanner.api.rest.origins import Gate, cors_headers, preflight_headers
 from lanner.api.rest.page import PAGE
 from lanner.api.rest.problems import OWN_PATHS, Answer, answer_to, answer_to_unexpected, explain
+from lanner.api.rest.publishing import IDEMPOTENCY_KEY
 from lanner.api.rest.routes import FALCONQ, OPERATIONS
 from lanner.api.rest.shapes import NoBody, NoQuery
+from lanner.api.rest.streaming import LAST_EVENT_ID
 from lanner.calls import Identity
 from lanner.errors import (
     DeadlineExceeded,
@@ -48,6 +50,7 @@ _DISCARD_MS: Final = 2_000
 _DISCARD_BYTES_MAX: Final = 64 * limits.MIB
 _QUERY_FIELDS_MAX: Final = 32
 _IDENTITY: Final = Identity("anonymous", door="rest")
+_ONCE: Final = (IDEMPOTENCY_KEY, LAST_EVENT_ID)
 _NO_BODY: Final = NoBody()
 _NO_QUERY: Final = NoQuery()
 _JSON: Final = b"application/json"
@@ -113,7 +116,7 @@ class MethodTable:
 
     def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
         self._endpoints = dict(endpoints)
-        if "GET" in endpoints:
+        if "GET" in endpoints and not endpoints["GET"].takes:
             self._endpoints["HEAD"] = endpoints["GET"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,6 +147,7 @@ class Endpoint:
     def __init__(self, operation: Operation, door: Door) -> None:
         self._operation = operation
         self._door = door
+        self.takes = operation.takes
         self._takes_body = operation.body is not NoBody
         self._is_falconq = operation.tag == FALCONQ
         # Probes may say what they like to the broker's own pages.
@@ -223,7 +227,7 @@ class Endpoint:
         return await self._door.service.in_reader(lambda: _encoded(reply))
 
     async def _decode(self, scope: Scope, receive: Receive, incoming: Body) -> AnyCall:
-        headers = dict(scope["headers"])
+        headers = _headers_of(scope)
         path = _path_values(scope["path_params"])
         query: msgspec.Struct = _NO_QUERY
         if self._takes_query and (self._operation.query is not NoQuery or scope["query_string"]):
@@ -321,6 +325,16 @@ _PATH_CHECKS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "partition": _check_partition,
     "member": _check_member,
 }
+
+
+def _headers_of(scope: Scope) -> Mapping[bytes, bytes]:
+    """The headers by name. Of those that say what a request means there must be no two."""
+    headers = dict(scope["headers"])
+    if len(headers) != len(scope["headers"]):
+        for name in _ONCE:
+            if sum([name == other for other, _ in scope["headers"]]) > 1:
+                raise ValidationError(f"the request gives {name.decode()} more than once", field=name.decode())
+    return headers
 
 
 def _query_fields(raw: bytes) -> dict[str, str]:

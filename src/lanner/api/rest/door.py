@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -114,6 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_part: Part | None = None
         self._in_head = True
+        self._is_hanging_up = False  # nothing more is read; what is in hand is answered
         self._entered = False
         self._joining: JoiningTransport
         self._head_timer: asyncio.TimerHandle | None = None
@@ -150,11 +152,15 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_hanging_up:
             return
         if self._in_head:
             self._head_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except httptools.HttpParserError:
+            self.send_400_response("")
         if self._in_head and self._head_bytes > HEAD_BYTES_COUNTED:
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(ValidationError(f"the request's head exceeds {HEAD_BYTES_MAX} bytes"))
@@ -162,6 +168,28 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._head_part is None:
                 self._head_part = self.server_state.unfinished.begin(self)
             self.server_state.unfinished.hold(self._head_part, self._head_bytes)
+
+    def _parse(self, data: memoryview) -> None:
+        """Java's own client offers HTTP/2 with every request. The parser takes what follows such a head for the other
+        protocol's, also a body; so it reads the head once more without the offer, which nobody has to accept."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                if self.scope["method"] == "CONNECT":  # for a proxy of HTTP
+                    raise httptools.HttpParserError from None
+                self.parser.feed_data(self._head_without_offer())
+
+    def _should_upgrade(self) -> bool:
+        return True  # so that nothing is begun for a head that is read again
+
+    def _head_without_offer(self) -> bytes:
+        lines = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        version = self.scope["http_version"].encode()
+        first = b"%s %s HTTP/%s" % (self.scope["method"].encode(), self.url, version)
+        return b"\r\n".join([first, *lines, b"\r\n"])
 
     def end(self, error: LannerError) -> None:
         """The head is not waited for any longer."""
@@ -218,6 +246,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP. Where it follows a whole request that is in hand, that one's answer is the last."""
+        if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
+            self.cycle.keep_alive = False
+            self._is_hanging_up = True
+            return
         self._refuse(ValidationError("this is not an HTTP request"))
 
     def _await_head(self) -> None:

@@ -44,11 +44,9 @@ _NO_TOPIC_SECONDS: Final = 0.25  # between two looks for a topic that is not the
 
 
 async def poll_group(call: Call[PollRequest, NoQuery]) -> Prepared:
-    """A client that has gone must not keep leases: what a poll brought it is given back at once, uncounted."""
-    if call.body.wait_ms == 0 or call.body.auto_ack:
-        handed = await _poll(call)
-    else:
-        handed = await _poll_while_there(call)
+    """A client that has gone must not keep leases: what a poll brought it is given back at once, uncounted. Nor must
+    its poll go on waiting, to take for good what nobody gets."""
+    handed = await (_poll_while_there(call) if call.body.wait_ms else _poll(call))
     delivered = handed.messages
     return Prepared(lambda: polled_reply(call.topic, call.group, delivered), cost_of(delivered), handed.unheard)
 

@@ -142,6 +142,7 @@ class Operation:
     headers: Mapping[str, str] = field(default_factory=dict)  # request headers that mean something: name → what
     deadline_ms: int = CALL_DEADLINE_MS
     content_type: str = JSON
+    takes: bool = False  # what it shows is gone then: a GET of which there must be no HEAD
 
     @property
     def name(self) -> str:

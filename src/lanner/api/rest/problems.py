@@ -31,12 +31,18 @@ _FALCONQ_TYPES: Final = {
 OWN_PATHS: Final = "/v1/"
 _STATUSES_WITH_RETRY_AFTER: Final = frozenset({429, 503, 507})
 _RETRY_AFTER_MS_DEFAULT: Final = 1_000
-_PATH: Final = re.compile(r"^(?P<what>.*) - at `\$(?P<path>.*)`$", re.DOTALL)
+_PATH: Final = re.compile(r"^(?P<what>.*) - at (?P<key>`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`", re.DOTALL)
 _LONG: Final = re.compile(r"^Expected `str` of length <= (?P<length>\d+)")
 _CONTENT: Final = re.compile(r"(^|\.)(value|key|message|partitionKey|headers\[[^\]]*\])$")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _MISSING: Final = re.compile(r"^Object missing required field `(?P<field>[^`]*)`")
+_BEGINNINGS: Final = {
+    b"\x1f\x8b": "; it is compressed: send it as it is",
+    b"\xef\xbb\xbf": "; it begins with a byte order mark: leave that out",
+    b"\xff\xfe": "; it is UTF-16: send UTF-8",
+    b"\xfe\xff": "; it is UTF-16: send UTF-8",
+}
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -82,7 +88,9 @@ def explain(error: Exception, what: str, kind: type[msgspec.Struct], raw: bytes 
     if not isinstance(error, msgspec.ValidationError):
         if (field := _lone_surrogate(raw)) is not None:
             return not_text(field)
-        hint = " or is empty" if "truncated" in text else ""
+        hint = next((hint for beginning, hint in _BEGINNINGS.items() if raw.startswith(beginning)), "")
+        if "truncated" in text:
+            hint = " or is empty"
         return ValidationError(f"{what} is not valid JSON: {text}{hint}")
     path = ""
     if (found := _PATH.match(text)) is not None:
@@ -100,6 +108,8 @@ def explain(error: Exception, what: str, kind: type[msgspec.Struct], raw: bytes 
             length_max=int(long["length"]),
         )
     text = text[:1].lower() + text[1:].replace("`", "")
+    if found is not None and found["key"]:
+        text = f"a key: {text}"
     if not path:
         return ValidationError(f"{what}: {text}")
     return ValidationError(f"{what}: {path}: {text}", field=path)

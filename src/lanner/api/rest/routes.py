@@ -80,6 +80,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         reply=falconq_shapes.ConsumeReply,
         errors=_GROUP_ERRORS,
         tag=FALCONQ,
+        takes=True,
         description="At most once: what is handed out counts as acknowledged. Each consumerID is a group with its own "
         "progress, kept by the broker. Does not wait. Use poll and ack under /v1 for at least once.",
     ),

@@ -27,7 +27,7 @@ from lanner.api.rest.problems import answer_to, answer_to_unexpected
 from lanner.api.rest.shapes import HoleOut, NoBody, StreamQuery
 from lanner.api.rest.topics import lanes_of, shown
 from lanner.calls import Answer
-from lanner.errors import LannerError, Overloaded, ValidationError
+from lanner.errors import LannerError, OffsetOutOfRange, Overloaded, ValidationError
 from lanner.forwarding.delivery import raw_bytes
 from lanner.model import Message
 from lanner.net.backoff import Backoff
@@ -52,6 +52,13 @@ async def stream_partition(call: Call[NoBody, StreamQuery]) -> Streamed:
         call.topic, call.partition, await _first_offset(call), FETCH_BYTES, lanes=lanes_of(call.query.priorities)
     )
     answer = await call.ask(asked)
+    if call.headers.get(LAST_EVENT_ID) and asked.offset > answer.control.end_offset:
+        raise OffsetOutOfRange(
+            f"event {asked.offset - 1} is none of this stream, which ends before {answer.control.end_offset}: "
+            "the topic was made anew; begin without Last-Event-ID",
+            offset=asked.offset,
+            end_offset=answer.control.end_offset,
+        )
     _refuse_one_too_many(call.door)  # others may have begun meanwhile
     return Streamed("text/event-stream; charset=utf-8", _events(call, asked, answer))
 

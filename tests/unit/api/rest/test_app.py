@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import get_args, get_type_hints
@@ -322,6 +323,22 @@ async def asked(service, scope, *events):
     defaults = {"type": "http", "method": "GET", "path": "/topics", "query_string": b"", "headers": []}
     await build_app(service)({**defaults, **scope}, receive, send)
     return sent
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (gzip.compress(b'{"message": "hi"}'), "it is compressed: send it as it is"),
+        (b'\xef\xbb\xbf{"message": "hi"}', "it begins with a byte order mark: leave that out"),
+        ('{"message": "hi"}'.encode("utf-16"), "it is UTF-16: send UTF-8"),
+        (b"", " or is empty"),
+    ],
+    ids=["compressed", "marked", "UTF-16", "empty"],
+)
+async def test_a_body_that_is_no_json_is_told_what_it_is(http, body, told):
+    reply = await http.post("/topic/orders/publish", content=body)
+    assert reply.status_code == 400
+    assert reply.json()["message"].endswith(told)
 
 
 async def test_a_call_that_takes_too_long_ends_at_its_deadline(service, monkeypatch):

@@ -77,6 +77,44 @@ async def test_garbage_is_answered_in_json_and_closed(address):
     writer.close()
 
 
+async def test_what_follows_a_request_and_is_no_http_does_not_take_its_answer_away(address):
+    reader, writer = await asyncio.open_connection(*address)
+    body = '{"message": "größe"}'  # as a client sends it that counts characters, not bytes
+    writer.write(PUBLISH + b"content-length: %d\r\n\r\n" % len(body) + body.encode())
+    status, headers, reply = await answer(reader)
+    assert (status, headers["connection"]) == (400, "close")
+    assert str(reply["message"]).startswith("the body is not valid JSON: Input data was truncated")
+    assert await reader.read() == b""
+    writer.close()
+
+
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAEAAEAA\r\nupgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+async def test_a_client_that_offers_another_protocol_is_served_as_one_that_does_not(address, service, size):
+    reader, writer = await asyncio.open_connection(*address)
+    body = b'{"message": "hi"}'
+    request = PUBLISH + OFFER + b"content-length: %d\r\n\r\n" % len(body) + body
+    sent = request * 2 + b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + OFFER + b"\r\n" + request
+    for place in range(0, len(sent), size):
+        writer.write(sent[place : place + size])
+        await writer.drain()
+        await asyncio.sleep(0)
+    replies = [await answer(reader) for _ in range(4)]
+    assert [status for status, _, _ in replies] == [200] * 4
+    assert [one.value for one in service.published] == [b"hi"] * 3
+    writer.close()
+
+
+async def test_a_client_that_takes_this_for_a_proxy_is_refused(address):
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost:443\r\n\r\n")
+    assert (await answer(reader))[0] == 400
+    assert await reader.read() == b""
+    writer.close()
+
+
 async def test_an_endless_head_is_cut(address):
     reader, writer = await asyncio.open_connection(*address)
     writer.write(b"GET /topics HTTP/1.1\r\n")

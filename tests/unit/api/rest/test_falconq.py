@@ -86,6 +86,14 @@ async def test_consume_takes_for_good_under_the_consumers_own_group(http, servic
     }
 
 
+async def test_who_only_wants_the_head_of_a_reply_takes_nothing(http, service):
+    service.known["orders"] = 1
+    reply = await http.head("/topic/orders/consume", params={"consumerID": "billing"})
+    assert (reply.status_code, reply.headers["allow"]) == (405, "GET")
+    assert service.calls == []
+    assert (await http.head("/topic/orders/peek")).status_code == 200
+
+
 async def test_consume_of_one_partition_names_it_and_tells_that_partitions_progress(http, service):
     service.known["orders"] = 2
     service.floors["billing"] = [4, 2]

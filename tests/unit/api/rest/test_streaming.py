@@ -139,6 +139,21 @@ async def test_a_client_that_comes_again_goes_on_behind_the_last_event(service: 
     assert service.asked("fetch")[0].offset == 42, "what it has seen wins over where it began"
 
 
+async def test_an_event_beyond_the_end_is_of_another_topic_and_refused(service: Any) -> None:
+    service.fetched = Answer(Fetched(0, 4, 4, []), [])
+    status, body = await told(service, b"wait_ms=1", (b"last-event-id", b"3"))
+    assert status == 200
+    status, body = await told(service, b"wait_ms=1", (b"last-event-id", b"4"))
+    assert status == 416 and b"the topic was made anew" in body
+    status, _ = await told(service, b"wait_ms=1&offset=5")
+    assert status == 200, "who begins there waits for what comes"
+
+
+async def test_two_last_events_are_refused(service: Any) -> None:
+    status, body = await told(service, b"wait_ms=1", (b"last-event-id", b"1"), (b"last-event-id", b"2"))
+    assert status == 400 and b"last-event-id more than once" in body
+
+
 @pytest.mark.parametrize("seen", [b"x", b"-1", b"9" * 25, b"0" * 20 + b"9" * 30, b"0" * 20 + b"9" * 5_000])
 async def test_an_id_that_is_none_of_the_streams_is_refused(service: Any, seen: bytes) -> None:
     status, body = await told(service, b"", (b"last-event-id", seen))

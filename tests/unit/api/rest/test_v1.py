@@ -111,6 +111,14 @@ async def test_a_slice_too_large_for_one_batch_gets_a_dedup_id_of_its_own(http, 
     assert len({message.dedup_id for message in service.published}) == 3
 
 
+async def test_two_idempotency_keys_are_refused(http, service):
+    keys = [(b"Idempotency-Key", b"abc"), (b"Idempotency-Key", b"def")]
+    for path in ("/v1/topics/orders/messages", "/topic/orders/publish"):
+        reply = await http.post(path, json={"messages": [{"value": "x"}]}, headers=keys)
+        assert (reply.status_code, reply.json()["details"]["field"]) == (400, "idempotency-key")
+    assert service.published == []
+
+
 @pytest.mark.parametrize("key", ["k" * 201, "a b", "", "\xfc"])
 async def test_an_idempotency_key_is_bounded(http, key):
     reply = await http.post(
@@ -182,10 +190,9 @@ async def test_a_lost_lease_is_told_beside_the_others(http, service):
     assert answer["messages"][1]["error"] == "LeaseLost"
 
 
-async def poll_and_leave(service, leave: asyncio.Event):
+async def poll_and_leave(service, leave: asyncio.Event, body: bytes = b'{"wait_ms": 5000}'):
     """A poll over bare ASGI whose client leaves when told."""
     sent = []
-    body = b'{"wait_ms": 5000}'
 
     async def receive():
         if not sent_body.is_set():
@@ -208,10 +215,11 @@ async def poll_and_leave(service, leave: asyncio.Event):
     await build_app(service)(scope, receive, send)
 
 
-async def test_a_client_that_leaves_ends_its_poll(service):
+@pytest.mark.parametrize("body", [b'{"wait_ms": 5000}', b'{"wait_ms": 5000, "auto_ack": true}'])
+async def test_a_client_that_leaves_ends_its_poll(service, body):
     service.poll_gate = asyncio.Event()
     leave = asyncio.Event()
-    polling = asyncio.create_task(poll_and_leave(service, leave))
+    polling = asyncio.create_task(poll_and_leave(service, leave, body))
     while not service.asked("poll"):
         await asyncio.sleep(0)
     leave.set()
@@ -226,6 +234,13 @@ async def test_what_a_client_that_left_would_have_got_is_given_back(service):
     leave.set()
     await asyncio.wait_for(poll_and_leave(service, leave), 5)
     assert service.unheard == 1
+
+
+async def test_a_name_within_a_map_that_is_wrong_is_refused_with_the_maps_name(http):
+    reply = await http.post("/v1/topics/orders/groups/billing/seek", json={"offsets": {"first": 1}})
+    assert reply.status_code == 400
+    assert reply.json()["message"] == "the body: offsets: a key: expected int, got str"
+    assert reply.json()["details"]["field"] == "offsets"
 
 
 async def test_groups_tell_lag_depth_and_age(http, service):
