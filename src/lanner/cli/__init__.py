@@ -12,9 +12,12 @@ import sys
 def main() -> None:
     """The entry point of the `lanner` command."""
     complete_streams()
-    from lanner.cli.app import run
+    try:
+        from lanner.cli.app import run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # while modules are loaded, or in the end
+        sys.exit(130)
 
 
 def complete_streams() -> None:
