@@ -103,6 +103,18 @@ def test_up_says_what_is_where_and_drains_when_told_to_stop(tmp_path, monkeypatc
         assert process.wait(20) == 0
 
 
+def test_up_suggests_no_command_where_none_can_reach_it(tmp_path):
+    command = [sys.executable, "-m", "lanner.cli", "up", "--data", str(tmp_path / "data"), "--disk-reserve", "0"]
+    doors = ["--native", "", "--grpc", "", "--http", "127.0.0.1:0"]
+    with subprocess.Popen([*command, *doors], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = "".join(iter(process.stdout.readline, "Ctrl-C stops it; nothing acknowledged is lost.\n"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert "native  off" in said
+    assert "publish" not in said
+
+
 def test_a_second_broker_on_the_same_data_is_refused_in_one_line(broker):
     words = ["up", "--data", str(broker.data), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--grpc", ""]
     done = process(*words, code=1)
@@ -115,6 +127,19 @@ def test_a_taken_port_is_told_in_one_line(broker, tmp_path):
     done = process(*words, code=1)
     assert "in use" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["up", "--native", "127.0.0.1:0", "--http", "", "--grpc", ""], ["dev"]])
+def test_a_folder_that_takes_no_bytes_is_named_in_one_line(tmp_path, words):
+    folder = tmp_path / "data"
+    command = [sys.executable, "-m", "lanner.cli", *words, "--data", str(folder)]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"DataDirectoryRefused: {folder} cannot be used as a data directory: ")
+    assert "File too large" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_topics_are_made_shown_changed_and_deleted(broker):

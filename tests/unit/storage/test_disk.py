@@ -238,7 +238,7 @@ def test_a_table_that_is_none_or_was_cut_is_damaged(tmp_path: Path) -> None:
     data = (tmp_path / "table" / "data.mdb").read_bytes()
     for rubbish in (b"no table" * 1_000, data[: 16 * 1024], data[: 2 * 4_096]):
         (tmp_path / "table" / "data.mdb").write_bytes(rubbish)
-        with pytest.raises(StorageDamaged, match="the table in .* cannot be read"):
+        with pytest.raises(StorageDamaged, match=r"the table in .* cannot be read"):
             LmdbTable(tmp_path / "table")
 
 
