@@ -103,6 +103,18 @@ def test_up_says_what_is_where_and_drains_when_told_to_stop(tmp_path, monkeypatc
         assert process.wait(20) == 0
 
 
+def test_up_suggests_no_command_where_none_can_reach_it(tmp_path):
+    command = [sys.executable, "-m", "lanner.cli", "up", "--data", str(tmp_path / "data"), "--disk-reserve", "0"]
+    doors = ["--native", "", "--grpc", "", "--http", "127.0.0.1:0"]
+    with subprocess.Popen([*command, *doors], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = "".join(iter(process.stdout.readline, "Ctrl-C stops it; nothing acknowledged is lost.\n"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert "native  off" in said
+    assert "publish" not in said
+
+
 def test_a_second_broker_on_the_same_data_is_refused_in_one_line(broker):
     words = ["up", "--data", str(broker.data), "--http", "127.0.0.1:0", "--native", "127.0.0.1:0", "--grpc", ""]
     done = process(*words, code=1)
@@ -115,6 +127,19 @@ def test_a_taken_port_is_told_in_one_line(broker, tmp_path):
     done = process(*words, code=1)
     assert "in use" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("words", [["up", "--native", "127.0.0.1:0", "--http", "", "--grpc", ""], ["dev"]])
+def test_a_folder_that_takes_no_bytes_is_named_in_one_line(tmp_path, words):
+    folder = tmp_path / "data"
+    command = [sys.executable, "-m", "lanner.cli", *words, "--data", str(folder)]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"DataDirectoryRefused: {folder} cannot be used as a data directory: ")
+    assert "File too large" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_topics_are_made_shown_changed_and_deleted(broker):
@@ -264,6 +289,49 @@ def test_a_pipe_that_nobody_reads_is_no_failure_and_a_full_disk_is_one_line(brok
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1 and "No space left on device" in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["topic", "--help"]])
+def test_help_that_does_not_fit_on_the_disk_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "lanner.cli", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "OSError: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize(("missing", "words"), [(0, ["publish", "orders"]), (1, ["topic", "list"]), (2, ["cluster"])])
+def test_a_command_needs_no_standard_streams(broker, missing, words):
+    command = ["sh", "-c", f'exec "$@" {missing}>&-', "sh", sys.executable, "-m", "lanner.cli", *words]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bytes_that_are_no_text_are_published_as_they_are(broker):
+    words = [b"publish", b"orders", b"gr\xfcn", b"--key", b"\xff", b"--header", b"h=\xfe"]
+    done = subprocess.run([sys.executable, "-m", "lanner.cli", *words], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    (message,) = documents("peek", "orders")
+    assert (message["value"], message["encoding"]) == ("Z3L8bg==", "base64")
+    assert (message["key"], message["key_encoding"]) == ("/w==", "base64")
+    assert message["headers"] == {"h": "/g=="}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cluster", "cancel", "9" * 30],
+        ["peek", "orders", "--offset", "9" * 30],
+        ["group", "seek", "orders", "g", "--offset", f"0={'9' * 20}"],
+        ["dlq", "redrive", "orders", "g", f"0/{'9' * 20}"],
+        ["topic", "set", "orders", f"lease_ms={'9' * 20}"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_no_request_can_hold_is_told_in_one_line(broker, words):
+    lanner("publish", "orders", "x")
+    (said,) = lanner(*words, code=1).stderr.splitlines()
+    assert said.startswith("ValidationError: ")
+    assert "2**64" in said
 
 
 def test_a_consumer_that_is_terminated_leaves_its_group_and_gives_back_what_it_holds(broker):

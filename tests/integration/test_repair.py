@@ -115,6 +115,18 @@ def _all_whole(cluster: ClusterProcess) -> bool:
         raise AssertionError(told) from error
 
 
+def test_a_table_that_does_not_open_stops_the_broker_and_names_the_repair_command(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data", settings={"disk_reserve_bytes": 0})
+    with broker:
+        pass
+    (broker.data / "table" / "data.mdb").write_bytes(b"no table" * 1_000)
+    shown = up(broker)
+    assert shown.returncode == EXIT_DAMAGED, shown.stderr
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith(f"StorageDamaged: the table in {broker.data / 'table'} cannot be read: ")
+    assert line.endswith(f"To repair it: lanner broker repair --data {broker.data}")
+
+
 def test_a_lone_broker_is_cut_where_it_is_damaged_when_the_loss_is_accepted(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data", settings={**NEVER_SAVED, "disk_reserve_bytes": 0})
     with broker, lanner.sync.connect(broker.native) as queue:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Protocol
@@ -131,8 +133,9 @@ class Doors:
         except OSError as error:
             host, port = address
             raise ValidationError(
-                f"cannot listen on {host}:{port} ({os.strerror(error.errno or 0)}): stop what listens there, or choose "
-                f"another address with --{name} HOST:PORT",
+                f"cannot listen on {host}:{port} ({_reason(error)}): "
+                f"{'stop what listens there, or ' if error.errno == errno.EADDRINUSE else ''}"
+                f"choose another address with --{name} HOST:PORT",
                 field=name,
             ) from error
         self.addresses[name] = bound
@@ -151,6 +154,12 @@ class Doors:
         a broker that hears none of them cannot tell callers where to go."""
         for door in reversed(self._opened):
             await asyncio.gather(door.stop(drain_ms), return_exceptions=True)
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine does not have that address"
+    return str(error.strerror) if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
 
 
 __all__ = ["Doors"]

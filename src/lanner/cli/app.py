@@ -40,6 +40,9 @@ from lanner.cli.screen import Screen
 class Commands(TyperGroup):
     """All commands: what goes wrong in any of them is one line, and a reader that has gone is no failure."""
 
+    def make_context(self, *words: Any, **extra: Any) -> Any:  # which shows help and version
+        return Screen("--json" in sys.argv).guard(partial(super().make_context, *words, **extra))
+
     def invoke(self, ctx: Any) -> Any:
         return Screen("--json" in sys.argv).guard(partial(super().invoke, ctx))
 

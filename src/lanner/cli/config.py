@@ -146,7 +146,7 @@ def _load(path: Path) -> list[Entry]:
     if reader is None:
         raise typer.BadParameter(f"{path}: name the file .yaml, .toml or .json, so that it is clear how to read it")
     try:
-        return list(reader(data.decode()))
+        return list(reader(data.decode("utf-8-sig")))
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{path} does not parse: {error}") from None
     except NotInstalled as error:

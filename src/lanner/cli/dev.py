@@ -14,6 +14,7 @@ import typer
 
 from lanner.cli.options import AsJson
 from lanner.cli.screen import Screen
+from lanner.errors import DataDirectoryRefused
 
 if TYPE_CHECKING:
     from lanner.cli.local_brokers import Child
@@ -69,8 +70,14 @@ def dev(
         from lanner.cli.dev_folder import lock_folder, open_folder
         from lanner.cli.local_brokers import LocalBrokers
 
-        lock_folder(data)
-        brokers = LocalBrokers(open_folder(data, nodes, port), Narrator(screen), restart)
+        try:
+            lock_folder(data)
+            folder = open_folder(data, nodes, port)
+        except OSError as error:
+            raise DataDirectoryRefused(
+                f"{data} cannot be used as a data directory: {error.strerror}; give another with --data"
+            ) from error
+        brokers = LocalBrokers(folder, Narrator(screen), restart)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, brokers.stop)

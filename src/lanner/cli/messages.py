@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -70,21 +71,22 @@ def publish(
     Example: cat events.jsonl | lanner publish events
     """
     screen = Screen(as_json)
-    headers = parsing.pairs(header or (), "--header") or None
+    # Bytes of the command line that are no text are bytes of the message.
+    headers = {name: os.fsencode(value) for name, value in parsing.pairs(header or (), "--header").items()} or None
     options: dict[str, Any] = {
-        "priority": int(priority) if priority.isdigit() else priority,
+        "priority": int(priority) if parsing.is_number(priority) else priority,
         "partition": partition,
         "delay_ms": delay_ms,
         "ttl_ms": ttl_ms,
     }
 
-    async def send(queue: Queue, chunk: list[str] | list[bytes]) -> Receipts:
-        keys = None if key is None else [key] * len(chunk)
+    async def send(queue: Queue, chunk: list[bytes]) -> Receipts:
+        keys = None if key is None else [os.fsencode(key)] * len(chunk)
         each = None if headers is None else [headers] * len(chunk)
         return await queue.publish_many(topic, chunk, keys=keys, headers=each, **options)
 
     if values:
-        for receipt in screen.with_queue(servers, lambda queue: send(queue, values)):
+        for receipt in screen.with_queue(servers, lambda queue: send(queue, [os.fsencode(value) for value in values])):
             screen.say(receipt.id, {"id": receipt.id, **receipt._asdict()})
         return
     if sys.stdin.isatty():

@@ -9,6 +9,12 @@ from typing import Final
 import typer
 
 _LISTS: Final = frozenset({"hold_for"})
+_DIGITS_MAX: Final = 20  # of a number that a request can hold
+
+
+def is_number(text: str) -> bool:
+    """Whether text is a whole number in plain digits."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def pairs(words: Iterable[str], what: str) -> dict[str, str]:
@@ -29,7 +35,7 @@ def settings(words: Iterable[str]) -> dict[str, int | str | list[str]]:
         if name in _LISTS:
             found[name] = [part.strip() for part in value.split(",") if part.strip()]
         else:
-            found[name] = int(value) if value.lstrip("-").isdigit() else value
+            found[name] = int(value) if is_number(value.removeprefix("-")) else value
     return found
 
 
@@ -37,7 +43,7 @@ def offsets(words: Iterable[str]) -> dict[int, int]:
     """PARTITION=OFFSET, several times."""
     found: dict[int, int] = {}
     for partition, offset in pairs(words, "--offset").items():
-        if not partition.isdigit() or not offset.isdigit():
+        if not is_number(partition) or not is_number(offset):
             raise typer.BadParameter(f"{partition}={offset} is not PARTITION=OFFSET in numbers", param_hint="--offset")
         found[int(partition)] = int(offset)
     return found
@@ -48,7 +54,7 @@ def message_ids(words: Iterable[str]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for word in words:
         parts = word.split("/")[-2:]
-        if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        if len(parts) != 2 or not all(map(is_number, parts)):
             raise typer.BadParameter(f"{word!r} is not an id: write PARTITION/OFFSET, such as 0/17", param_hint="ID")
         found.setdefault(int(parts[0]), []).append(int(parts[1]))
     return found
@@ -57,7 +63,7 @@ def message_ids(words: Iterable[str]) -> dict[int, list[int]]:
 def place(text: str, what: str) -> tuple[int, int]:
     """PARTITION/OFFSET, as a listing says where it goes on."""
     parts = text.split("/")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+    if len(parts) != 2 or not all(map(is_number, parts)):
         raise typer.BadParameter(f"{text!r} is not PARTITION/OFFSET, such as 0/17", param_hint=what)
     return int(parts[0]), int(parts[1])
 
@@ -65,14 +71,14 @@ def place(text: str, what: str) -> tuple[int, int]:
 def partition(text: str) -> tuple[str, int]:
     """TOPIC/PARTITION, as tables show it."""
     topic, slash, number = text.rpartition("/")
-    if not slash or not topic or not number.isdigit():
+    if not slash or not topic or not is_number(number):
         raise typer.BadParameter(f"{text!r} is not TOPIC/PARTITION, such as orders/0", param_hint="PARTITION")
     return topic, int(number)
 
 
 def moment(text: str) -> int:
     """Milliseconds since 1970, from a number of them or from an ISO date and time (UTC where it does not say)."""
-    if text.isdigit():
+    if is_number(text):
         return int(text)
     try:
         parsed = datetime.fromisoformat(text)

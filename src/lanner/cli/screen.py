@@ -124,6 +124,9 @@ class Screen:
         except OSError as error:
             known = error.filename is not None and error.strerror
             self.fail(f"{error.filename}: {error.strerror}" if known else str(error), kind=type(error).__name__)
+        except UnicodeEncodeError as error:
+            text = error.object[error.start : error.end]
+            self.fail(f"{text!r} cannot be written as {error.encoding}: {error.reason}", kind="ValidationError")
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

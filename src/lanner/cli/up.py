@@ -239,11 +239,12 @@ def _tell(screen: Screen, server: Server) -> None:
             "gRPC": grpc_address or "off",
         }
     )
-    where = "" if native_address in (None, "127.0.0.1:7400") else f" -s {native_address}"
-    program = "lanner" if shutil.which("lanner") else sys.argv[0]
-    typer.echo("\nTry, in another terminal:")
-    typer.secho(f"  {program} publish orders 'refund RF001' --priority high{where}", fg="cyan")
-    typer.secho(f"  {program} consume orders --group billing{where}", fg="cyan")
+    if native_address is not None:
+        where = "" if native_address == "127.0.0.1:7400" else f" -s {native_address}"
+        program = "lanner" if shutil.which("lanner") else sys.argv[0]
+        typer.echo("\nTry, in another terminal:")
+        typer.secho(f"  {program} publish orders 'refund RF001' --priority high{where}", fg="cyan")
+        typer.secho(f"  {program} consume orders --group billing{where}", fg="cyan")
     typer.echo("\nCtrl-C stops it; nothing acknowledged is lost.")
 
 

@@ -28,10 +28,12 @@ from lanner.client.session import (
     parse_addresses,
 )
 from lanner.errors import (
+    BrokerRemoved,
     DeadlineExceeded,
     LannerError,
     Overloaded,
     ServiceUnavailable,
+    StorageFailed,
     TransactionBusy,
     ValidationError,
 )
@@ -44,6 +46,7 @@ IDLE_S: Final = 300.0
 _SWEEP_S: Final = 30.0
 _STAGGER_S: Final = 0.5  # an address that does not answer so long is not waited for alone
 _SPARE_S: Final = 1.0  # a broker that just failed is given up for another only so long
+_ENDS: Final = (BrokerRemoved, StorageFailed)  # the broker that says so ends; the others go on
 
 
 class Brokers:
@@ -294,7 +297,8 @@ class Brokers:
                 return outcome.control, outcome.bulk
             told = outcome.details
             without_effect = isinstance(outcome, Overloaded) or told.get("sent") is False or told.get("refused") is True
-            if not outcome.retryable or not (repeatable or without_effect):
+            elsewhere = isinstance(outcome, _ENDS) and repeatable and self.are_several
+            if not (outcome.retryable or elsewhere) or not (repeatable or without_effect):
                 raise outcome
             if isinstance(outcome, DeadlineExceeded) and not bounded:
                 raise outcome

@@ -300,6 +300,9 @@ class Session:
         except LannerError as error:  # it does not fit into a frame
             callback(error)
             return
+        except (OverflowError, UnicodeEncodeError) as error:
+            callback(ValidationError(f"the request holds what cannot be sent: {error}"))
+            return
         self._expect(link, future, callback, timeout_ms)
 
     def poll(self, control: Poll, polled: Callback[Polled], settled: Callback[Settled], timeout_ms: float) -> None:

@@ -11,6 +11,7 @@ A directory that is not clearly ours is refused, with the reason and the next st
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -73,10 +74,7 @@ def open_directory(path: Path | str, *, cluster_id: str | None = None, node_id: 
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
     except OSError as error:
-        raise DataDirectoryRefused(
-            f"{folder} cannot be used as a data directory: {error.strerror}; give another with --data, or fix its "
-            "permissions"
-        ) from error
+        raise _unusable(folder, error) from error
     try:
         identity = _read_identity(folder)
         created = identity is None
@@ -89,9 +87,21 @@ def open_directory(path: Path | str, *, cluster_id: str | None = None, node_id: 
         for part in (folder / "table", folder):  # LMDB syncs its file, not the file's name
             _sync_folder(part)
         return DataDirectory(folder, files, table, identity["node_id"], identity["cluster_id"], created, lock)
+    except OSError as error:
+        os.close(lock)
+        raise _unusable(folder, error) from error
     except BaseException:
         os.close(lock)
         raise
+
+
+def _unusable(folder: Path, error: OSError) -> DataDirectoryRefused:
+    """Return what the system's refusal of a folder, or of a file in it, means to an operator."""
+    file = f"{error.filename}: " if error.filename not in (None, str(folder), folder) else ""
+    remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix its permissions"
+    return DataDirectoryRefused(
+        f"{folder} cannot be used as a data directory: {file}{error.strerror}; give another with --data, or {remedy}"
+    )
 
 
 def _lock(folder: Path) -> int:

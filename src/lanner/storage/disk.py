@@ -255,9 +255,18 @@ class LmdbTable:
     """Rows in LMDB. Every transaction is short, and every row is copied before it ends."""
 
     def __init__(self, directory: Path | str) -> None:
-        self._environment = _open_environment(Path(directory))
         self._directory = Path(directory)
         self._failure: str | None = None
+        try:
+            self._environment = _open_environment(self._directory)
+        except lmdb.Error as error:
+            code = getattr(error, "code", 0)
+            if code <= 0 or code == errno.EIO:  # below 0: LMDB found something wrong, not the system
+                raise self._unreadable(error) from error
+            raise OSError(code, os.strerror(code), str(directory)) from error
+        if self._is_cut():
+            self._environment.close()
+            raise StorageDamaged(f"the table in {directory} cannot be read: its file is shorter than what it holds")
 
     def get(self, key: bytes) -> bytes | None:
         self._refuse_after_failure()
@@ -319,6 +328,12 @@ class LmdbTable:
 
     def _unreadable(self, error: lmdb.Error) -> StorageDamaged:
         return StorageDamaged(f"the table in {self._directory} cannot be read: {error}")
+
+    def _is_cut(self) -> bool:
+        """Whether the file is too short for the pages in use. To read one that is missing would kill the process."""
+        found = self._environment.stat()
+        pages = 2 + found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return found["entries"] > 0 and (self._directory / "data.mdb").stat().st_size < pages * int(found["psize"])
 
     def _is_full(self, size: int) -> bool:
         """LMDB calls a write that the disk cut short for lack of room an input/output error. The next commit starts

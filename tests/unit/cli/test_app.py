@@ -42,6 +42,25 @@ def test_every_command_speaks_json(command):
     assert json.loads(result.stderr)["type"] == "ServiceUnavailable"
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "lanner.cli.app":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from lanner.cli import main
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_is_loaded_leaves_no_traceback():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, "--help"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_address_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("LANNER_SERVERS", "127.0.0.1:2")
     result = CliRunner().invoke(app, ["topic", "list"])

@@ -56,6 +56,14 @@ def test_yaml_needs_the_extra_server_and_says_so(tmp_path: Path, monkeypatch: py
     assert "pip install 'lanner[server]'" in said
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.toml", "disk-reserve = 7\n"), ("a.json", '{"disk-reserve": 7}'), ("a.yaml", "disk-reserve: 7\n")],
+)
+def test_a_file_may_begin_with_the_mark_that_editors_put_there(tmp_path: Path, name: str, text: str) -> None:
+    assert "default 7 True" in run(tmp_path, f"\ufeff{text}", name=name).output
+
+
 def test_the_environment_wins_over_the_file_and_a_flag_over_both(tmp_path: Path) -> None:
     text, env = 'seeds = "file"\ndisk-reserve = 1\n', {"SEEDS_HERE": "environment", "RESERVE_HERE": "2"}
     assert run(tmp_path, text, env=env).output == "environment 2 True\n"

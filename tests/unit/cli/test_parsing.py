@@ -30,6 +30,21 @@ def test_offsets_are_by_partition():
         parsing.offsets(["0=-5"])
 
 
+@pytest.mark.parametrize("word", ["²", "--5", "-", "1_000", " 5", "٣", "9" * 5_000])
+def test_what_only_looks_like_a_number_is_none(word):
+    assert parsing.settings([f"lease_ms={word}"]) == {"lease_ms": word}
+    with pytest.raises(typer.BadParameter, match="PARTITION=OFFSET"):
+        parsing.offsets([f"{word}=1"])
+    with pytest.raises(typer.BadParameter, match="TOPIC/PARTITION"):
+        parsing.partition(f"orders/{word}")
+    with pytest.raises(typer.BadParameter, match="PARTITION/OFFSET"):
+        parsing.message_ids([f"{word}/1"])
+    with pytest.raises(typer.BadParameter, match="PARTITION/OFFSET"):
+        parsing.place(f"{word}/1", "--from")
+    with pytest.raises(typer.BadParameter, match="not a time"):
+        parsing.moment(word)
+
+
 def test_an_id_may_name_its_topic():
     assert parsing.message_ids(["0/17", "orders/0/18", "1/2"]) == {0: [17, 18], 1: [2]}
 

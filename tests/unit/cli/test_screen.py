@@ -124,3 +124,9 @@ def test_sizes_ages_and_times_are_for_people():
     assert screen.age_text(7_200) == "2.0 h"
     assert screen.time_text(0) == "-"
     assert screen.time_text(1_000) == "1970-01-01 00:00:01"
+
+
+def test_text_that_cannot_be_written_is_one_line_too(capsys):
+    with pytest.raises(typer.Exit):
+        Screen(as_json=False).guard(lambda: "gr\udcfcn".encode())
+    assert capsys.readouterr().err == "ValidationError: '\\udcfc' cannot be written as utf-8: surrogates not allowed\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -73,3 +74,18 @@ def test_the_document_shows_such_a_refusal_as_it_is(tmp_path: Path, monkeypatch:
     result = CliRunner().invoke(app, ["up", "--config", "broker.toml"])
     document = Path(__file__).parents[3] / "docs" / "operations.md"
     assert f"```text\n{result.stderr}```" in document.read_text()
+
+
+@pytest.mark.parametrize("door", ["native", "http", "grpc"])
+@pytest.mark.parametrize("host", ["nothing.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_of_this_machine_is_not_said_to_be_taken(tmp_path: Path, door: str, host: str) -> None:
+    doors = {"native": "", "http": "", "grpc": "", door: f"{host}:7400"}
+    flags = [word for name, address in doors.items() for word in (f"--{name}", address)]
+    said = refused(*flags, "--data", str(tmp_path / "data"), "--disk-reserve", "0")
+    begins, why, ends = re.split(r"[()]", said)
+    assert begins == f"--{door}: cannot listen on {host}:7400 "
+    assert ends == f": choose another address with --{door} HOST:PORT"
+    if host == "nothing.invalid":  # the resolver's words differ from place to place
+        assert not why.startswith("Unknown")
+    else:
+        assert why == "this machine does not have that address"

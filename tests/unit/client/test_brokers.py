@@ -13,7 +13,7 @@ from lanner.client import brokers as brokers_module
 from lanner.client import session as session_module
 from lanner.client.brokers import Brokers
 from lanner.client.routing import Routing
-from lanner.errors import ConnectionLost, NotLeader, ServiceUnavailable
+from lanner.errors import BrokerRemoved, ConnectionLost, LannerError, NotLeader, ServiceUnavailable, StorageFailed
 from lanner.wire.administration import DeleteTopic, TopicDescription
 from lanner.wire.messages import BrokerInfo, Command, Empty, MetadataReply
 
@@ -134,6 +134,39 @@ async def test_what_may_have_taken_effect_is_not_asked_at_another_broker(cluster
     with pytest.raises(ConnectionLost):
         await brokers.request(DeleteTopic("t"))
     assert sum(len(asked) for asked in cluster.of(Command.DELETE_TOPIC).values()) == 1
+    await closed(brokers, routing)
+
+
+@pytest.mark.parametrize("why", [BrokerRemoved(), StorageFailed()])
+async def test_a_broker_that_ends_is_given_up_for_another(cluster: Any, why: LannerError) -> None:
+    brokers, routing = await opened(cluster.address)
+    await routing.route("t")
+    ending = brokers.any_up()
+    assert ending is not None
+    cluster.brokers[ending.node_id].answers[Command.PING] = lambda control, request: why
+    async with asyncio.timeout(3):
+        await brokers.request(Empty())
+    assert brokers.any_up() is not ending
+    await closed(brokers, routing)
+
+
+async def test_what_a_removed_broker_may_have_done_is_not_asked_at_another(cluster: Any) -> None:
+    brokers, routing = await opened(cluster.address)
+    await routing.route("t")
+    for broker in cluster.brokers.values():
+        broker.answers[Command.DELETE_TOPIC] = lambda control, request: BrokerRemoved()
+    with pytest.raises(BrokerRemoved):
+        await brokers.request(DeleteTopic("t"))
+    assert sum(len(asked) for asked in cluster.of(Command.DELETE_TOPIC).values()) == 1
+    await closed(brokers, routing)
+
+
+async def test_the_only_broker_that_was_removed_says_so_at_once(broker: Any) -> None:
+    brokers, routing = await opened(broker.address)
+    broker.answers[Command.PING] = lambda control, request: BrokerRemoved()
+    with pytest.raises(BrokerRemoved):
+        await brokers.request(Empty())
+    assert len(broker.of(Command.PING)) == 1
     await closed(brokers, routing)
 
 

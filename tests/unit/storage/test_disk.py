@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from lanner.errors import StorageFailed, StorageFull
+from lanner.errors import StorageDamaged, StorageFailed, StorageFull
 from lanner.storage import DiskFiles, LmdbTable
 from lanner.storage import disk as module
 
@@ -229,6 +229,24 @@ def test_rows_survive_closing(tmp_path: Path) -> None:
     again = LmdbTable(tmp_path / "table")
     assert again.get(b"k") == b"v"
     again.close()
+
+
+def test_a_table_that_is_none_or_was_cut_is_damaged(tmp_path: Path) -> None:
+    table = LmdbTable(tmp_path / "table")
+    table.commit({b"%06d" % number: b"v" * 100 for number in range(10_000)})
+    table.close()
+    data = (tmp_path / "table" / "data.mdb").read_bytes()
+    for rubbish in (b"no table" * 1_000, data[: 16 * 1024], data[: 2 * 4_096]):
+        (tmp_path / "table" / "data.mdb").write_bytes(rubbish)
+        with pytest.raises(StorageDamaged, match=r"the table in .* cannot be read"):
+            LmdbTable(tmp_path / "table")
+
+
+def test_a_table_that_the_system_refuses_to_open_is_not_called_damaged(tmp_path: Path) -> None:
+    (tmp_path / "table" / "data.mdb").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError) as refusal:
+        LmdbTable(tmp_path / "table")
+    assert refusal.value.filename == str(tmp_path / "table")
 
 
 def test_a_full_table_is_not_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class GrpcDoor:
         try:
             port = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         except RuntimeError as error:  # gRPC says why in its own log only
-            raise OSError(errno.EADDRINUSE, str(error)) from error
+            raise _refusal(host, port) from error
         await server.start()
         self._server = server
         return host, port
@@ -114,6 +114,15 @@ def _options(connections_max: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
         ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
     ]
+
+
+def _refusal(host: str, port: int) -> OSError:
+    """Why the system does not let this address be listened at."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        return error
+    return OSError(errno.EADDRINUSE, "it was taken a moment ago")
 
 
 async def _address_of(host: str, port: int) -> str:
