@@ -100,9 +100,17 @@ class Brokers:
             raise ServiceUnavailable("the connection was closed on this side: open a new one with lanner.connect")
         if not self._opened:
             raise ServiceUnavailable("not connected yet: use `async with lanner.connect(...)`, or await it")
+        if asyncio.get_running_loop() is not self._loop:
+            raise ServiceUnavailable(
+                "the connection was opened on another event loop: open one on this loop, or use lanner.sync, which may "
+                "be called from every thread"
+            )
 
     async def open(self) -> None:
         """Connect to one of the addresses given, or say why that is not possible."""
+        if self._opened or self._closed:
+            self.check_open()
+            return
         self._loop = asyncio.get_running_loop()
         self._adopt(await self._first_reached(random.sample(self._seeds, len(self._seeds))))
         self._opened = True
