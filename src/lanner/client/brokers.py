@@ -315,9 +315,11 @@ class Brokers:
                 raise outcome
             await asyncio.sleep(pause_s)
 
-    async def ask(self, call: Asked[AnswerT], *, timeout_ms: float | None = None) -> AnswerT:
+    async def ask(
+        self, call: Asked[AnswerT], *, timeout_ms: float | None = None, attempt_ms: float = ATTEMPT_MS
+    ) -> AnswerT:
         """The same for an answer without bulk."""
-        return (await self.request(call, timeout_ms=timeout_ms))[0]
+        return (await self.request(call, timeout_ms=timeout_ms, attempt_ms=attempt_ms))[0]
 
     async def reached(self, deadline: float, avoid: Collection[Session] = ()) -> Session:
         """A broker that is up, if possible another than these; past the deadline raise why there is none."""

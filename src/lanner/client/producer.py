@@ -425,7 +425,7 @@ class Producer:
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
         try:
-            opened, _ = await self._brokers.request(OpenProducer(), attempt_ms=_OPEN_MS)
+            opened = await self._brokers.ask(OpenProducer(), attempt_ms=_OPEN_MS)
             self._held.identity = Identity(opened.producer_id, opened.epoch)
         except LannerError:
             await asyncio.sleep(_TICK_S)

@@ -162,7 +162,7 @@ class Reader:
             self._growing = None
 
     async def _bounds(self, time_ms: int) -> dict[int, PartitionOffsets]:
-        reply, _ = await self._brokers.request(Offsets(self.topic, time_ms))
+        reply = await self._brokers.ask(Offsets(self.topic, time_ms))
         return {found.partition: found for found in reply.partitions}
 
     async def _starts(

@@ -203,7 +203,7 @@ class Routing:
                     del self._wanted[topic]
                 asked_at = self._asked_at = time.monotonic()
                 try:
-                    reply, _ = await self._brokers.request(
+                    reply = await self._brokers.ask(
                         Metadata(topics),
                         timeout_ms=_LOOKUP_MS,
                         attempt_ms=_ATTEMPT_MS,
@@ -293,7 +293,7 @@ class Routing:
         code = TopicNotFound.code
         for attempt in range(_LOOKS):
             asked_at = time.monotonic()
-            reply, _ = await self._brokers.request(Metadata([topic], create))
+            reply = await self._brokers.ask(Metadata([topic], create))
             self._brokers.learn(reply.brokers)
             for found in reply.topics:
                 if found.name == topic:
