@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lanner import sync
 from lanner.extras import need
+from lanner.sync_thread import LoopThread
 
 if TYPE_CHECKING:
     from lanner.broker.settings import BrokerSettings
@@ -30,7 +31,7 @@ def embedded(path: str | os.PathLike[str], *, client_name: str = "embedded", **s
     from lanner.broker.settings import BrokerSettings
 
     chosen = {"http": "", "grpc": "", "native": LOOPBACK, **settings}
-    thread = sync.LoopThread("lanner-broker")
+    thread = LoopThread("lanner-broker")
     try:
         server = thread.call(_started(BrokerSettings(data=os.fspath(path), **chosen)))
     except BaseException:

@@ -6,11 +6,10 @@ from several threads. Names and arguments are those of the asynchronous client.
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 from lanner.client import consumer as asynchronous_consumer
@@ -35,83 +34,18 @@ from lanner.client.receipts import Receipt, Receipts
 from lanner.client.session import TIMEOUT_MS
 from lanner.client.stages import Staged
 from lanner.client.stream import Hole, ReadBatch
-from lanner.errors import ServiceUnavailable
 from lanner.model import Message as StoredMessage
 from lanner.model import TopicPartition
-from lanner.net.loop import new_event_loop
 from lanner.sync_admin import Admin
 from lanner.sync_callbacks import Relay, Relays
 from lanner.sync_dead import DeadLetterReader
+from lanner.sync_thread import LoopThread
 from lanner.sync_transactions import StageWriter, Transaction
 from lanner.wire.messages import SettleItem, SettleKind
 
 Result = TypeVar("Result")
 
 SENDINGS_MAX = 10_000  # messages that a blocking producer may have under way
-
-
-class LoopThread:
-    """An event loop in a thread of its own.
-
-    Every call is answered, also one that comes while the thread ends: from `stop` on calls are refused, those before it
-    are on the loop by then and are cancelled there.
-    """
-
-    def __init__(self, name: str = "lanner") -> None:
-        self._loop = new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._lock = threading.Lock()  # a call is either on the loop before the stop begins, or refused
-        self._stopping = False
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
-
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run it over there and wait. An interrupt here cancels it there."""
-        return self.wait(self.start(work))
-
-    def start(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        with self._lock:
-            if not self._stopping:
-                return asyncio.run_coroutine_threadsafe(work, self._loop)
-        work.close()
-        raise _closed()
-
-    def wait(self, started: concurrent.futures.Future[Result]) -> Result:
-        try:
-            return started.result()
-        except concurrent.futures.CancelledError as error:
-            raise _closed() if self._stopping else error from None
-        except BaseException:
-            started.cancel()
-            raise
-
-    def stop(self) -> None:
-        """Cancel what is under way and end the thread. Returns when it has ended, no matter who asked first."""
-        with self._lock:
-            first, self._stopping = not self._stopping, True
-        if first:
-            try:
-                asyncio.run_coroutine_threadsafe(self._cancel_rest(), self._loop).result()
-            finally:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    async def _cancel_rest(self) -> None:
-        while rest := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
-            for task in rest:
-                task.cancel()
-            await asyncio.gather(*rest, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-
-
-def _closed() -> ServiceUnavailable:
-    return ServiceUnavailable("the connection was closed: open a new one with lanner.sync.connect")
 
 
 async def _made(make: Callable[[], Result]) -> Result:
@@ -205,6 +139,7 @@ class Consumer:
         self._consumer = consumer
         self._relay = relay
         self._messages: Iterator[Message] | None = None  # what is left of the batch that is iterated
+        self._iterating = threading.RLock()  # one thread fills what all of them iterate
 
     @property
     def topic(self) -> str:
@@ -232,16 +167,17 @@ class Consumer:
 
     def __next__(self) -> Message:
         pace = self._consumer.pace
-        while True:
-            if self._messages is not None:
-                for message in self._messages:
-                    message._part.seen = message._place + 1
-                    return message
-                self._messages = None
-                pace.finished(time.monotonic())
-            batch = self._blocking(self._relay.call(self._consumer.take()))
-            pace.started(len(batch), time.monotonic())
-            self._messages = iter(batch)
+        with self._iterating:
+            while True:
+                if self._messages is not None:
+                    for message in self._messages:
+                        message._part.seen = message._place + 1
+                        return message
+                    self._messages = None
+                    pace.finished(time.monotonic())
+                batch = self._blocking(self._relay.call(self._consumer.take()))
+                pace.started(len(batch), time.monotonic())
+                self._messages = iter(batch)
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -272,6 +208,7 @@ class Reader:
         self._thread = thread
         self._reader = reader
         self._relay = relay
+        self._iterating = threading.RLock()  # one thread fills what all of them iterate
 
     @property
     def holes(self) -> Sequence[Hole]:
@@ -294,14 +231,15 @@ class Reader:
 
     def __next__(self) -> StoredMessage:
         reader = self._reader
-        while True:
-            if reader.needs_attention:
-                self._relay.call(reader.attend())
-            message = reader.message_in_hand()
-            if message is not None:
-                return message
-            if not self._relay.call(reader.take_next_in_hand()):
-                raise StopIteration
+        with self._iterating:
+            while True:
+                if reader.needs_attention:
+                    self._relay.call(reader.attend())
+                message = reader.message_in_hand()
+                if message is not None:
+                    return message
+                if not self._relay.call(reader.take_next_in_hand()):
+                    raise StopIteration
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -381,6 +319,7 @@ class Queue:
         self.admin = Admin(thread, queue.admin)
         self._relays = Relays(thread)
         self._on_close: list[Callable[[], None]] = []
+        self._closing = threading.Lock()
 
     def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:
         """Publish one message and wait until it is stored durably; options as of the asynchronous `publish`."""
@@ -467,12 +406,17 @@ class Queue:
     def close(self) -> None:
         """Send what producers still hold, leave the groups, then hang up. Members' last callbacks run here."""
         self._relays.check_outside()
-        try:
-            self._relays.close(self._queue.close())
-        finally:
-            self._thread.stop()
-            for end in self._on_close:
-                end()
+        if self._thread.is_forked:
+            return
+        with self._closing:
+            if self._thread.is_stopping:
+                return
+            try:
+                self._relays.close(self._queue.close())
+            finally:
+                self._thread.stop()
+                for end in self._on_close:
+                    end()
 
     def __enter__(self) -> Queue:
         return self

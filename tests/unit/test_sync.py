@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lanner.errors import LannerError, ServiceUnavailable
-from lanner.sync import LoopThread
+from lanner.sync_thread import LoopThread
 
 
 async def forever() -> None:
@@ -100,5 +102,24 @@ def test_an_interrupted_caller_cancels_its_call_only() -> None:
     started.cancel()
     with pytest.raises(concurrent.futures.CancelledError):
         thread.wait(started)
+    assert thread.call(answer()) == 7
+    thread.stop()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_process_is_told_that_the_connection_is_not_its_own() -> None:
+    thread = LoopThread()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)  # ends it should it wait for a thread that is not there
+        told = 1
+        try:
+            thread.stop()  # leaves the parent's alone
+            thread.call(answer())
+        except ServiceUnavailable as error:
+            told = 0 if "forked" in error.message else 2
+        finally:
+            os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert thread.call(answer()) == 7
     thread.stop()

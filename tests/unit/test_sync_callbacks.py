@@ -11,8 +11,8 @@ import pytest
 
 from lanner.errors import ValidationError
 from lanner.model import TopicPartition
-from lanner.sync import LoopThread
 from lanner.sync_callbacks import Relay
+from lanner.sync_thread import LoopThread
 
 PLACES = [TopicPartition("t", 0)]
 Called = Callable[[list[TopicPartition]], Awaitable[None]]

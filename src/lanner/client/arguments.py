@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from lanner import limits
 from lanner.client.accumulator import side_bytes
 from lanner.errors import MessageTooLarge, ValidationError
+from lanner.model import parse_priority
 
 DELIVER_AT_GRAIN_MS: Final = 100  # delays are rounded up to this, so that messages delayed alike share a batch
 
@@ -22,7 +24,7 @@ Moment = int | datetime
 def value_bytes(value: object, what: str = "value", bytes_max: int = limits.MESSAGE_BYTES_MAX) -> bytes:
     """The bytes of a value or key; text is encoded as UTF-8."""
     if isinstance(value, str):
-        value = value.encode()
+        value = _encoded(value, what)
     elif isinstance(value, bytearray | memoryview):
         value = bytes(value)
     elif not isinstance(value, bytes):
@@ -31,6 +33,68 @@ def value_bytes(value: object, what: str = "value", bytes_max: int = limits.MESS
         refusal = MessageTooLarge if what == "value" else ValidationError
         raise refusal(f"{what} has {len(value)} bytes; at most {bytes_max} are allowed", field=what)
     return value
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValidationError(f"{what} is no text that UTF-8 can hold ({error.reason})", field=what) from None
+
+
+def whole_number(value: object) -> object:
+    """A whole number of another library, such as numpy, as Python's own; everything else as it is."""
+    if type(value) is int or isinstance(value, bool):
+        return value
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return value
+
+
+def lane_number(priority: object) -> int:
+    """The number of a priority."""
+    return parse_priority(whole_number(priority))  # type: ignore[arg-type]
+
+
+def partition_number(partition: object) -> int:
+    """The partition itself, if it may be one of some topic."""
+    number = whole_number(partition)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ValidationError(f"partition is {partition!r}: give a whole number from 0", field="partition")
+    return number
+
+
+def partition_list(partitions: object) -> list[int] | None:
+    """The partitions that a consumer or reader is told to keep to; one may stand alone. None: all."""
+    if partitions is None:
+        return None
+    alone = isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable)
+    given: Iterable[object] = [partitions] if alone else partitions  # type: ignore[assignment]
+    chosen = [whole_number(one) for one in given]
+    if not chosen:
+        raise ValidationError("partitions is empty: name at least one, or leave it out for all", field="partitions")
+    found = []
+    for one in chosen:
+        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < limits.PARTITIONS_MAX:
+            raise ValidationError(
+                f"partitions is {one!r}: give whole numbers from 0 to {limits.PARTITIONS_MAX - 1}", field="partitions"
+            )
+        found.append(one)
+    return found
+
+
+def offset_map(offsets: object, what: str) -> dict[int, int]:
+    """Offsets by partition; text for a number, as JSON has it, is refused, for it would name no partition."""
+    if not isinstance(offsets, Mapping):
+        raise ValidationError(f"{what} is {offsets!r}: give offsets by partition, such as {{0: 17}}", field=what)
+    found = {}
+    for partition, offset in offsets.items():
+        number = whole_number(offset)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= limits.OFFSET_MAX:
+            raise ValidationError(f"offset {offset!r} is not valid: give a whole number from 0", field=what)
+        found[partition_number(partition)] = number
+    return found
 
 
 def key_bytes(key: object) -> bytes | None:
@@ -50,6 +114,8 @@ def dedup_bytes(dedup_id: object) -> bytes:
 
 def header_map(headers: Mapping[str, Text] | None) -> dict[str, bytes] | None:
     """Headers with their values as bytes."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise ValidationError(f"headers is {type(headers).__name__}: give a map of names and values", field="headers")
     if not headers:
         return None
     if len(headers) > limits.HEADER_COUNT_MAX:
@@ -62,7 +128,7 @@ def header_map(headers: Mapping[str, Text] | None) -> dict[str, bytes] | None:
         if not isinstance(name, str):
             raise ValidationError(f"header name {name!r} is not text", field="headers")
         found[name] = value_bytes(value, f"header {name!r}", limits.HEADERS_BYTES_MAX)
-        size += len(name.encode()) + len(found[name]) + 10
+        size += len(_encoded(name, "a header's name")) + len(found[name]) + 10
     if size > limits.HEADERS_BYTES_MAX:
         raise ValidationError(
             f"headers have {size} bytes; at most {limits.HEADERS_BYTES_MAX} are allowed", field="headers"
@@ -75,6 +141,7 @@ def moment_ms(moment: Moment, what: str) -> int:
         if moment.tzinfo is None:
             raise ValidationError(f"{what} has no time zone: give an aware datetime, or milliseconds", field=what)
         moment = (moment - _EPOCH) // _MILLISECOND  # exact, unlike its timestamp as a float
+    moment = whole_number(moment)  # type: ignore[assignment]
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= limits.TIME_MS_MAX:
         raise ValidationError(f"{what} is {moment!r}: give milliseconds since 1970 (UTC), or a datetime", field=what)
     return moment
@@ -87,6 +154,7 @@ def moment_ms_from(moment: datetime, what: str) -> int:
 
 
 def _span_ms(span: object, what: str) -> int:
+    span = whole_number(span)
     if isinstance(span, bool) or not isinstance(span, int | float) or not 0 <= span <= limits.DELAY_MS_MAX:
         raise ValidationError(f"{what} is {span!r}: give milliseconds from 0 to {limits.DELAY_MS_MAX}", field=what)
     return round(span)
@@ -120,6 +188,7 @@ def expiry_moment(ttl_ms: float | None, expires_at: Moment | None, now_ms: Calla
 
 def column_bytes(values: Sequence[Text]) -> list[bytes]:
     """A column of values; checked as a whole where all are bytes already."""
+    _check_column("values", values)
     found = list(values)
     if not found:
         raise ValidationError("values is empty: give at least one", field="values")
@@ -147,8 +216,23 @@ def split_by_size(lengths: Sequence[int], bytes_max: int, count_max: int) -> lis
     return runs
 
 
+def check_timeout_ms(timeout_ms: float) -> float:
+    if not _is_number(timeout_ms) or not 0 < timeout_ms <= limits.DELAY_MS_MAX:
+        raise ValidationError(f"timeout_ms is {timeout_ms!r}: give milliseconds above 0", field="timeout_ms")
+    return timeout_ms
+
+
+def check_wait_ms(wait_ms: float) -> None:
+    if not _is_number(wait_ms) or not 0 <= wait_ms <= limits.DELAY_MS_MAX:
+        raise ValidationError(f"wait_ms is {wait_ms!r}: give milliseconds from 0", field="wait_ms")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_bound(name: str, value: float, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    if not _is_number(value) or not low <= value <= high:
         raise ValidationError(f"{name} is {value!r}: give a number from {low} to {high}", field=name)
 
 
@@ -158,9 +242,17 @@ def checked_column(
     """A column beside the values, each item cleaned."""
     if column is None:
         return None
+    _check_column(name, column)
+    column = list(column)
     if len(column) != count:
         raise ValidationError(f"{name} has {len(column)} entries for {count} values", field=name)
     return [clean(item) for item in column]
+
+
+def _check_column(name: str, column: object) -> None:
+    """Refuse what is one value, not many: the letters of a text are seldom meant as messages."""
+    if isinstance(column, str | bytes | bytearray | memoryview | Mapping) or not isinstance(column, Iterable):
+        raise ValidationError(f"{name} is {type(column).__name__}: give a list, one entry for each message", field=name)
 
 
 class Columns(NamedTuple):

@@ -103,9 +103,17 @@ class Brokers:
             raise ServiceUnavailable("the connection was closed on this side: open a new one with lanner.connect")
         if not self._opened:
             raise ServiceUnavailable("not connected yet: use `async with lanner.connect(...)`, or await it")
+        if asyncio.get_running_loop() is not self._loop:
+            raise ServiceUnavailable(
+                "the connection was opened on another event loop: open one on this loop, or use lanner.sync, which may "
+                "be called from every thread"
+            )
 
     async def open(self) -> None:
         """Connect to one of the addresses given, or say why that is not possible."""
+        if self._opened or self._closed:
+            self.check_open()
+            return
         self._loop = asyncio.get_running_loop()
         self._adopt(await self._first_reached(random.sample(self._seeds, len(self._seeds))))
         self._opened = True
@@ -311,9 +319,11 @@ class Brokers:
                 raise outcome
             await asyncio.sleep(pause_s)
 
-    async def ask(self, call: Asked[AnswerT], *, timeout_ms: float | None = None) -> AnswerT:
+    async def ask(
+        self, call: Asked[AnswerT], *, timeout_ms: float | None = None, attempt_ms: float = ATTEMPT_MS
+    ) -> AnswerT:
         """The same for an answer without bulk."""
-        return (await self.request(call, timeout_ms=timeout_ms))[0]
+        return (await self.request(call, timeout_ms=timeout_ms, attempt_ms=attempt_ms))[0]
 
     async def reached(self, deadline: float, avoid: Collection[Session] = ()) -> Session:
         """A broker that is up, if possible another than these; past the deadline raise why there is none."""

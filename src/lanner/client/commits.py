@@ -363,7 +363,7 @@ class Commits:
     async def claim(self, transaction: str, owner: str, *, restart: bool = False) -> Claimed:
         check_names(transaction, owner, 0)
         asked = staging.Claim(transaction, owner, restart)
-        found, _ = await self._brokers.request(asked)
+        found = await self._brokers.ask(asked)
         return Claimed(transaction, owner, found.owner_before, found.latest)
 
     async def end(self, transaction: str, owner: str, commit_id: bytes) -> CommitState:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from lanner import limits
 from lanner.batch import never_decodes
+from lanner.client.arguments import check_wait_ms, partition_list
 from lanner.client.brokers import Brokers
 from lanner.client.delivery import Message, MessageBatch, Part, Settling
 from lanner.client.extending import LEASE_MS, extend_while_there
@@ -76,7 +77,8 @@ class Consumer:
         self.member = _check_member(member) or secrets.token_hex(8)
         _check_options(max_messages, prefetch, lease_ms, start)
         _check_count("max_bytes", max_bytes, limits.POLL_BYTES_MAX)
-        self._check_sharing(partitions)
+        chosen = partition_list(partitions)
+        self._check_sharing(chosen)
         self._brokers = brokers
         self._routing = routing
         self._loop = asyncio.get_running_loop()
@@ -84,7 +86,7 @@ class Consumer:
         self._auto_extend = auto_extend
         self.pace = Pace(max_messages, prefetch)
         self._turn = asyncio.Lock()  # one poll at a time: a poll is known to the brokers by its number
-        chosen = None if partitions is None else list(partitions)
+        self._taking = asyncio.Lock()  # one task fills what all of them iterate
         lease_ms = -1 if lease_ms is None else lease_ms
         self._wanted = Wanted("", self.group, self.member, chosen, max_bytes, lease_ms, auto_ack, start)
         self._queues = {topic: self._make_queue(topic) for topic in self._subscription.topics}
@@ -99,10 +101,6 @@ class Consumer:
         self._closed = False
 
     def _check_sharing(self, partitions: Sequence[int] | None) -> None:
-        if partitions is not None and not partitions:
-            raise ValidationError("partitions is empty: name at least one, or leave it out for all", field="partitions")
-        for partition in partitions or ():
-            _check_count("partitions", partition, limits.PARTITIONS_MAX - 1, 0)
         if self._settings.joins:
             if partitions is not None:
                 raise ValidationError(
@@ -169,8 +167,7 @@ class Consumer:
         """At most so many messages, as soon as there is one; none when the wait is over."""
         if max_messages is not None:
             _check_count("max_messages", max_messages, limits.POLL_MESSAGES_MAX)
-        if not isinstance(wait_ms, int | float) or not 0 <= wait_ms <= limits.DELAY_MS_MAX:
-            raise ValidationError(f"wait_ms is {wait_ms!r}: give milliseconds from 0", field="wait_ms")
+        check_wait_ms(wait_ms)
         self._check_outside_callbacks()
         if self._iterated:
             await self._give_back_unseen()
@@ -308,10 +305,13 @@ class Consumer:
                         return message
                 self._iterating = None
                 self.pace.finished(self._loop.time())
-            self._check_open()
-            batch = await self.take()
-            self.pace.started(len(batch), self._loop.time())
-            self._iterating = iter(batch)
+            self._check_outside_callbacks()
+            async with self._taking:
+                if self._iterating is None:  # else another task took something while this one waited
+                    self._check_open()
+                    batch = await self.take()
+                    self.pace.started(len(batch), self._loop.time())
+                    self._iterating = iter(batch)
 
     # ------------------------------------------------------------------ settling
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from lanner import limits
 from lanner.batch import Batch, decode
+from lanner.client.arguments import check_wait_ms, partition_list
 from lanner.client.brokers import Brokers
 from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing, choose_partition
@@ -147,7 +148,7 @@ class DeadLetterReader:
         self._routing = routing
         self._leaders = Leaders(brokers, routing)
         self._timeout_ms = brokers.timeout_ms
-        self._chosen = [partitions] if isinstance(partitions, int) else partitions
+        self._chosen = partition_list(partitions)
         self._start = start
         self._until_end = until_end
         self._page_bytes = page_bytes
@@ -213,6 +214,8 @@ class DeadLetterReader:
 
     async def read_batch(self, wait_ms: float | None = None) -> DeadLetters | None:
         """The next letters, as columns. None: the wait is over, or (`until_end`) everything is read."""
+        if wait_ms is not None:
+            check_wait_ms(wait_ms)
         if not self._opened:
             await self.open()
         loop = asyncio.get_running_loop()

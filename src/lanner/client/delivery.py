@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
+from lanner import limits
 from lanner.batch import Batch, decode
-from lanner.errors import LannerError, LeaseLost, MalformedBatch
+from lanner.errors import LannerError, LeaseLost, MalformedBatch, ValidationError
 from lanner.net.waiters import Waiters
 from lanner.wire.messages import PolledBatch, SettleItem, SettleKind
 
@@ -170,6 +171,7 @@ class Part:
         return [SettleItem(self.partition, self.token, first, count, kind, delay_ms, reason) for first, count in runs]
 
     def settle_all(self, kind: int, delay_ms: int, reason: str) -> list[SettleItem]:
+        check_settle(kind, delay_ms, reason)
         if self.closed:
             return []
         items = self.items(kind, delay_ms, reason)
@@ -179,6 +181,7 @@ class Part:
         return items
 
     def settle_one(self, place: int, kind: int, delay_ms: int, reason: str) -> Settling:
+        check_settle(kind, delay_ms, reason)
         if self.closed or place in self.settled:
             raise LeaseLost(
                 f"{self.settler.topic}/{self.partition}/{self.offsets[place]} is settled already, or was given back"
@@ -194,6 +197,21 @@ class Part:
         if len(self.settled) == self.count:
             self.closed = True
             self.settler.forget(self)
+
+
+def check_settle(kind: int, delay_ms: object, reason: object) -> None:
+    """Refuse what no broker takes, before the message is given up, and before it spoils what travels with it."""
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, int) or not -1 <= delay_ms <= limits.DELAY_MS_MAX:
+        what = "lease_ms" if kind == SettleKind.EXTEND else "delay_ms"
+        raise ValidationError(
+            f"{what} is {delay_ms!r}: give a whole number of milliseconds, up to {limits.DELAY_MS_MAX}", field=what
+        )
+    if not isinstance(reason, str):
+        raise ValidationError(f"reason is {reason!r}: give a text", field="reason")
+    if len(reason) > limits.REASON_LENGTH_MAX:
+        raise ValidationError(
+            f"reason has {len(reason)} characters; at most {limits.REASON_LENGTH_MAX}", field="reason"
+        )
 
 
 def _like(offsets: Sequence[int], base: int, positions: Sequence[int]) -> Sequence[int]:

@@ -14,11 +14,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from lanner.client.arguments import lane_number
 from lanner.client.brokers import Brokers
 from lanner.client.leaders import Leaders
 from lanner.client.routing import Routing
 from lanner.errors import LannerError, NotSupported, ValidationError
-from lanner.model import LANES, parse_priority
+from lanner.model import LANES
 from lanner.wire.messages import Command, Fetch, Fetched
 
 LEADER_S: Final = 1.0  # so long a follower that had nothing, or failed, is left alone
@@ -36,7 +37,7 @@ def lane_mask(priorities: Priorities | None) -> int:
         raise ValidationError("priorities is empty: name at least one, or leave it away for all", field="priorities")
     mask = 0
     for priority in chosen:
-        mask |= 1 << parse_priority(priority)
+        mask |= 1 << lane_number(priority)
     return 0 if mask == (1 << LANES) - 1 else mask
 
 

@@ -62,11 +62,11 @@ class BrokerHome:
     async def join(self, member_id: str) -> Told:
         call = replace(self._joining, member_id=member_id)
         try:
-            view, _ = await self._brokers.request(call)
+            view = await self._brokers.ask(call)
         except AssignorConflict:
             if not self._has_joined:
                 raise
-            view, _ = await self._brokers.request(replace(call, assignor=""))
+            view = await self._brokers.ask(replace(call, assignor=""))
         self._has_joined = True
         return self._told(view)
 
@@ -97,7 +97,7 @@ class BrokerHome:
 
     async def leave(self, member_id: str, reason: str) -> None:
         call = LeaveGroup(self._joining.group, member_id, reason[: limits.REASON_LENGTH_MAX])
-        await self._brokers.request(call)
+        await self._brokers.ask(call)
 
     async def claim(
         self, member_id: str, seen: Seen, granted: Sequence[Granted]

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lanner.client.arguments import check_wait_ms
 from lanner.client.assignments import Granted
 from lanner.client.brokers import Brokers
 from lanner.client.homes import BrokerHome
@@ -126,6 +127,8 @@ class MemberReader(Reader):
 
     async def read_batch(self, wait_ms: float | None = None) -> ReadBatch | None:
         """The next batch. None: the wait is over."""
+        if wait_ms is not None:
+            check_wait_ms(wait_ms)
         self._membership.check_outside_callbacks()
         if not self._opened:
             await self.open()
@@ -145,6 +148,10 @@ class MemberReader(Reader):
                 batch = await super().read_batch(left_ms)
                 if batch is not None or (deadline is not None and self._loop.time() >= deadline):
                     return batch
+
+    async def take_next_in_hand(self) -> bool:
+        self._membership.check_outside_callbacks()
+        return await super().take_next_in_hand()
 
     def message_in_hand(self) -> Message | None:
         message = super().message_in_hand()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from typing import TypedDict
 
 from lanner.client.arguments import Moment, Text
@@ -129,3 +130,13 @@ class ReaderOptions(MemberOptions, total=False):
     page_bytes: int
     buffer_bytes_max: int
     on_hole: Callable[[Hole], None] | None  # something cannot be read, and why
+
+
+def check_options(call: str, given: Mapping[str, object], known: type) -> None:
+    """Refuse an option that the call does not have, and name the nearest of those it has."""
+    names = known.__annotations__
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f": did you mean {near[0]}?" if near else "; there are " + ", ".join(names)
+            raise TypeError(f"{call}() has no option {name!r}{hint}")

@@ -23,6 +23,7 @@ from lanner.client.arguments import (
     Moment,
     Text,
     check_bound,
+    check_timeout_ms,
     checked_column,
     column_bytes,
     dedup_bytes,
@@ -30,11 +31,12 @@ from lanner.client.arguments import (
     expiry_moment,
     header_map,
     key_bytes,
+    lane_number,
     split_by_size,
     value_bytes,
 )
 from lanner.client.brokers import Brokers
-from lanner.client.options import MessageOptions
+from lanner.client.options import MessageOptions, check_options
 from lanner.client.pending import Failed, Identity, PendingBatch, ProducerLane
 from lanner.client.receipts import Placed, Receipt, Receipts, Sending
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
@@ -45,7 +47,7 @@ from lanner.errors import (
     ServiceUnavailable,
     ValidationError,
 )
-from lanner.model import PRIORITY_NORMAL, parse_priority
+from lanner.model import PRIORITY_NORMAL
 from lanner.net.clock import now_ms, wall_ms_at
 from lanner.net.waiters import Waiters
 from lanner.wire.messages import Command, OpenProducer, Publish, Published
@@ -102,6 +104,7 @@ class Producer:
         check_bound("batch_bytes", batch_bytes, 1, limits.BATCH_BYTES_MAX // 2)
         check_bound("batch_messages", batch_messages, 1, limits.BATCH_MESSAGES_MAX)
         check_bound("buffer_bytes_max", buffer_bytes_max, 1, limits.GIB)
+        timeout_ms = brokers.timeout_ms if timeout_ms is None else check_timeout_ms(timeout_ms)
         self._brokers = brokers
         self._routing = routing
         self._loop = asyncio.get_running_loop()
@@ -111,7 +114,7 @@ class Producer:
             batch_bytes=batch_bytes,
             batch_messages=batch_messages,
             buffer_bytes_max=buffer_bytes_max,
-            timeout_ms=brokers.timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=timeout_ms,
             codec=_CODECS[codec],
             idempotent=idempotent,
             stamp=wall_ms_at if timestamps else None,
@@ -178,7 +181,7 @@ class Producer:
             await self.room()
         if type(value) is not bytes or len(value) > limits.MESSAGE_BYTES_MAX:
             value = value_bytes(value)
-        number = PRIORITY_NORMAL if priority == PRIORITY_NORMAL else parse_priority(priority)
+        number = PRIORITY_NORMAL if priority == PRIORITY_NORMAL else lane_number(priority)
         if key is not None:
             key = key_bytes(key)
         maps = header_map(headers) if headers else None
@@ -198,6 +201,7 @@ class Producer:
 
     async def publish(self, topic: str, value: Text, **options: Unpack[MessageOptions]) -> Receipt:
         """Send one message and wait for its receipt; options as of `send`."""
+        check_options("publish", options, MessageOptions)
         return await (await self.send(topic, value, **options))
 
     def _place(
@@ -271,14 +275,14 @@ class Producer:
         count = len(column)
         key_column = checked_column("keys", keys, count, key_bytes)
         header_column = checked_column("headers", headers, count, header_map)
-        lane_number = parse_priority(priority)
+        number = lane_number(priority)
         deliver_at_ms = deliver_moment(delay_ms, deliver_at, now_ms)
         expires_at_ms = expiry_moment(ttl_ms, expires_at, now_ms)
         route = self._routing.known(topic) or await self._routing.route(topic, create=True)
         columns = Columns(column, key_column, header_column, deliver_at_ms, expires_at_ms)
         placed: list[Placed] = []
         for chosen, places in divide_by_key(route, partition, key_column, count):
-            await self._place_columns(route, lane_number, chosen, columns, places, placed)
+            await self._place_columns(route, number, chosen, columns, places, placed)
         await self._wait_for(batch for batch, _ in placed)
         receipts = Receipts(placed, count)
         if receipts.error is not None and not return_errors:
@@ -421,7 +425,7 @@ class Producer:
     async def _open_identity(self) -> None:
         """A producer id from the broker. When none can be had, what waits for it expires by its own deadline."""
         try:
-            opened, _ = await self._brokers.request(OpenProducer(), attempt_ms=_OPEN_MS)
+            opened = await self._brokers.ask(OpenProducer(), attempt_ms=_OPEN_MS)
             self._held.identity = Identity(opened.producer_id, opened.epoch)
         except LannerError:
             await asyncio.sleep(_TICK_S)

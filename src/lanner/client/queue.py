@@ -24,6 +24,7 @@ from lanner.client.options import (
     ProducerOptions,
     ReaderOptions,
     StageOptions,
+    check_options,
 )
 from lanner.client.producer import Producer
 from lanner.client.reader import Reader, check_one_topic
@@ -63,16 +64,16 @@ class Queue:
         Options: key, headers, priority, partition, delay_ms or deliver_at, ttl_ms or expires_at, dedup_id. What several
         tasks publish while a request is under way travels together.
         """
-        publisher = self._publisher or self._open_publisher()
-        return await (await publisher.send(topic, value, **options))
+        check_options("publish", options, MessageOptions)
+        return await (await self._open_publisher().send(topic, value, **options))
 
     async def publish_many(self, topic: str, values: Sequence[Text], **options: Unpack[ColumnOptions]) -> Receipts:
         """Publish many messages, given as columns; returns once all are stored durably.
 
         Options: as of `publish`, with keys and headers as columns too; and return_errors.
         """
-        publisher = self._publisher or self._open_publisher()
-        return await publisher.publish_many(topic, values, **options)
+        check_options("publish_many", options, ColumnOptions)
+        return await self._open_publisher().publish_many(topic, values, **options)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer of its own, with its own batching. Close it, or use it as `async with`.
@@ -80,13 +81,16 @@ class Queue:
         Options: linger_ms, batch_bytes, batch_messages, buffer_bytes_max, codec, idempotent, timeout_ms, timestamps.
         """
         self._brokers.check_open()
+        check_options("producer", options, ProducerOptions)
         producer = Producer(self._brokers, self._routing, **options)
         self._producers = [one for one in self._producers if not one.is_closed]
         self._producers.append(producer)
         return producer
 
     def _open_publisher(self) -> Producer:
-        self._publisher = self.producer(linger_ms=0)
+        self._brokers.check_open()
+        if self._publisher is None:
+            self._publisher = self.producer(linger_ms=0)
         return self._publisher
 
     # ------------------------------------------------------------------ transactions
@@ -109,6 +113,7 @@ class Queue:
         `wait="decided"` is faster, and returns when it is recorded. Options: hold_ms, batch_bytes,
         batch_messages, codec.
         """
+        check_options("transaction", options, StageOptions)
         return self._transactions.transaction(transaction, owner, sequence, timeout, wait, options)
 
     async def stage(
@@ -118,6 +123,7 @@ class Queue:
 
         `await writer.finish()` gives what was staged, as a plain value that may travel to another process.
         """
+        check_options("stage", options, StageOptions)
         return await self._transactions.stage(transaction, owner, sequence, task=task, **options)
 
     async def commit_staged(
@@ -170,6 +176,7 @@ class Queue:
         options of members: instance, session_ms, rack, on_assigned, on_revoked, on_lost, register.
         """
         self._brokers.check_open()
+        check_options("consumer", options, ConsumerOptions)
         settings, rest = split_options(options)
         consumer = Consumer(self._brokers, self._routing, topic, group, settings, **rest)
         self._members.add(consumer)
@@ -188,6 +195,7 @@ class Queue:
         Further options of members: instance, session_ms, rack, on_assigned, on_revoked, on_lost, stall_ms.
         """
         self._brokers.check_open()
+        check_options("reader", options, ReaderOptions)
         settings, rest = split_options(options)
         if settings.assignor is not None:
             reader = MemberReader(self._brokers, self._routing, topic, settings, **rest)
@@ -202,6 +210,7 @@ class Queue:
         partition, as `positions()` gave them.
         """
         self._brokers.check_open()
+        check_options("dead_letter_reader", options, DeadReaderOptions)
         return DeadLetterReader(self._brokers, self._routing, topic, group, **options)
 
     # ------------------------------------------------------------------ opening and closing

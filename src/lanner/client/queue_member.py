@@ -99,7 +99,7 @@ class QueueMember:
         if not self._wanted.patterns:
             return self._wanted.topics
         if self._loop.time() - self._named_at > _TOPICS_S:
-            found, _ = await self._brokers.request(ListTopics())
+            found = await self._brokers.ask(ListTopics())
             self._names, self._named_at = self._wanted.matching(found.names), self._loop.time()
         return self._names
 

@@ -19,7 +19,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from lanner import limits
-from lanner.client.arguments import moment_ms_from
+from lanner.client.arguments import check_bound, check_wait_ms, moment_ms_from, offset_map, partition_list
 from lanner.client.brokers import Brokers
 from lanner.client.fetching import Priorities, lane_mask
 from lanner.client.leaders import Leaders
@@ -28,7 +28,7 @@ from lanner.client.options import Start
 from lanner.client.read_ahead import Cursor, ReadAhead
 from lanner.client.routing import Routing, choose_partition
 from lanner.client.stream import Hole, ReadBatch, read_page
-from lanner.errors import GroupExpired, LannerError, ServiceUnavailable, ValidationError
+from lanner.errors import GroupExpired, LannerError, PartitionNotFound, ServiceUnavailable, ValidationError
 from lanner.model import BEGIN_AGAIN, Message, TopicPartition, check_name
 from lanner.wire.messages import (
     Committed,
@@ -61,13 +61,15 @@ class Reader:
         buffer_bytes_max: int = 64 * limits.MIB,
         on_hole: Callable[[Hole], None] | None = None,
     ) -> None:
+        check_bound("page_bytes", page_bytes, 1, limits.FETCH_BYTES_MAX)
+        check_bound("buffer_bytes_max", buffer_bytes_max, 1, limits.OFFSET_MAX)
         self.topic = topic
         self.group = None if group is None else check_name(group, "group")
         self.holes: deque[Hole] = deque(maxlen=HOLES_KEPT)
         self.missing = 0  # messages that lie in holes
         self._brokers = brokers
         self._routing = routing
-        self._chosen = [partitions] if isinstance(partitions, int) else partitions
+        self._chosen = partition_list(partitions)
         self._start = start
         self._until_end = until_end
         self._ahead = ReadAhead(
@@ -84,6 +86,7 @@ class Reader:
         self._committed_in: set[int] = set()  # partitions
         self._batches: deque[ReadBatch] = deque()
         self._in_hand: tuple[Cursor, ReadBatch, Iterator[Message]] | None = None  # with what is left of its messages
+        self._taking = asyncio.Lock()
         self._incarnation = 0
         self._growing: asyncio.Task[None] | None = None
         self._opened = False
@@ -159,7 +162,7 @@ class Reader:
             self._growing = None
 
     async def _bounds(self, time_ms: int) -> dict[int, PartitionOffsets]:
-        reply, _ = await self._brokers.request(Offsets(self.topic, time_ms))
+        reply = await self._brokers.ask(Offsets(self.topic, time_ms))
         return {found.partition: found for found in reply.partitions}
 
     async def _starts(
@@ -170,7 +173,15 @@ class Reader:
             found = await self._bounds(moment_ms_from(start, "start"))
             return {one: found[one].at_time if found[one].at_time >= 0 else found[one].end_offset for one in partitions}
         if isinstance(start, Mapping):
-            return {one: _check_offset(start.get(one, bounds[one].first_offset)) for one in partitions}
+            given = offset_map(start, "start")
+            for one in given:
+                if one not in bounds:
+                    raise PartitionNotFound(
+                        f"{self.topic} has no partition {one}: there are {len(bounds)}, counted from 0",
+                        topic=self.topic,
+                        partition=one,
+                    )
+            return {one: given.get(one, bounds[one].first_offset) for one in partitions}
         if start == COMMITTED:
             return self._check_committed(partitions, await self._committed())
         if start == "earliest":
@@ -188,6 +199,8 @@ class Reader:
 
     async def read_batch(self, wait_ms: float | None = None) -> ReadBatch | None:
         """The next batch. None: the wait is over, or (`until_end`) everything is read."""
+        if wait_ms is not None:
+            check_wait_ms(wait_ms)
         if not self._opened:
             await self.open()
         deadline = None if wait_ms is None else self._loop.time() + wait_ms / 1000
@@ -252,12 +265,13 @@ class Reader:
 
     async def take_next_in_hand(self) -> bool:
         """Take the next batch in hand, unless one is; False: everything is read."""
-        if self._in_hand is None:
-            batch = await self.read_batch()
-            if batch is None:
-                return False
-            self.take_in_hand(batch)
-        return True
+        async with self._taking:  # of several tasks that wait, the others find what the first one took
+            if self._in_hand is None:
+                batch = await self.read_batch()
+                if batch is None:
+                    return False
+                self.take_in_hand(batch)
+            return True
 
     def message_in_hand(self) -> Message | None:
         """The next message of the batch in hand, so that a commit is exact; None: that batch is used up, or waits."""
@@ -319,7 +333,7 @@ class Reader:
         if not self._opened:
             await self.open()
         read = self.positions()
-        moved = list(start) if isinstance(start, Mapping) else list(read)
+        moved = list(offset_map(start, "start")) if isinstance(start, Mapping) else list(read)
         unknown = [partition for partition in moved if partition not in read]
         if unknown:
             raise ValidationError(f"partition {unknown[0]} is not read here", field="start")
@@ -336,7 +350,7 @@ class Reader:
         """Remember, under the group's name, how far the application came (by default: all it was handed)."""
         if self.group is None:
             raise ValidationError("this reader has no group: give queue.reader(..., group=...)", field="group")
-        chosen = dict(offsets) if offsets is not None else self.positions()
+        chosen = self.positions() if offsets is None else offset_map(offsets, "offsets")
         if chosen:
             leaders = Leaders(self._brokers, self._routing)
             number = next(self._commits)

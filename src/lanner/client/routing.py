@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from lanner import limits
 from lanner.batch import partition_for_key
+from lanner.client.arguments import partition_number
 from lanner.client.brokers import Brokers
 from lanner.client.session import Session
 from lanner.errors import (
@@ -202,7 +203,7 @@ class Routing:
                     del self._wanted[topic]
                 asked_at = self._asked_at = time.monotonic()
                 try:
-                    reply, _ = await self._brokers.request(
+                    reply = await self._brokers.ask(
                         Metadata(topics),
                         timeout_ms=_LOOKUP_MS,
                         attempt_ms=_ATTEMPT_MS,
@@ -292,7 +293,7 @@ class Routing:
         code = TopicNotFound.code
         for attempt in range(_LOOKS):
             asked_at = time.monotonic()
-            reply, _ = await self._brokers.request(Metadata([topic], create))
+            reply = await self._brokers.ask(Metadata([topic], create))
             self._brokers.learn(reply.brokers)
             for found in reply.topics:
                 if found.name == topic:
@@ -321,6 +322,7 @@ def _observe(lookup: asyncio.Task[Route]) -> None:
 def choose_partition(route: Route, partition: int | None, key: bytes | None, dedup_id: bytes) -> int | None:
     """The partition of a message; None: any, the caller goes round."""
     if partition is not None:
+        partition = partition_number(partition)
         if not 0 <= partition < route.partitions:
             raise PartitionNotFound(
                 f"{route.topic} has no partition {partition}: there are {route.partitions}, counted from 0",

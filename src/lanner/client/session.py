@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic
 
 from lanner import limits
+from lanner.client.arguments import check_timeout_ms
 from lanner.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -52,7 +53,15 @@ SCHEME: Final = "lanner://"
 def parse_addresses(text: str | Iterable[str]) -> list[Address]:
     """HOST:PORT or lanner://HOST:PORT, several with commas between or as a list; the port may be left out."""
     addresses = []
-    for part in (text if isinstance(text, str) else ",".join(text)).split(","):
+    if not isinstance(text, str):
+        several = list(text) if isinstance(text, Iterable) else [text]
+        if not all(isinstance(one, str) for one in several):
+            raise ValidationError(
+                f"address is {text!r}: give HOST:PORT, such as localhost:{DEFAULT_PORT}, or a list of these",
+                field="address",
+            )
+        text = ",".join(several)
+    for part in text.split(","):
         given = part.strip().removeprefix(SCHEME).rstrip("/")
         scheme, separator, _ = given.partition("://")
         if separator:
@@ -118,10 +127,8 @@ class Session:
         timeout_ms: float = TIMEOUT_MS,
         node_id: str = "",
     ) -> None:
-        if not 0 < timeout_ms <= limits.DELAY_MS_MAX:
-            raise ValidationError(f"timeout_ms is {timeout_ms!r}: give milliseconds above 0", field="timeout_ms")
         self.addresses = list(addresses)
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = check_timeout_ms(timeout_ms)
         self.node_id = node_id  # who is expected to answer, or did
         self.probes = False
         self.reconnects = 0

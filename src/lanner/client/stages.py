@@ -28,16 +28,17 @@ from lanner.client.arguments import (
     expiry_moment,
     header_map,
     key_bytes,
+    lane_number,
     split_by_size,
     value_bytes,
 )
 from lanner.client.brokers import Brokers
-from lanner.client.options import StageColumnOptions, StagedMessageOptions
+from lanner.client.options import StageColumnOptions, StagedMessageOptions, check_options
 from lanner.client.pending import is_worth_repeating
 from lanner.client.routing import Route, Routing, choose_partition, divide_by_key
 from lanner.client.session import Outcome
 from lanner.errors import LannerError, NotFoundError, NotLeader, ServiceUnavailable, ValidationError
-from lanner.model import PRIORITY_NORMAL, parse_priority
+from lanner.model import PRIORITY_NORMAL
 from lanner.net.backoff import Backoff
 from lanner.net.clock import now_ms
 from lanner.net.waiters import answer_to
@@ -164,11 +165,11 @@ class StageWriter:
     async def publish(self, topic: str, value: Text, **options: Unpack[StagedMessageOptions]) -> None:
         """Stage one message; it shows once the transaction is committed. Waits only while the buffer is full."""
         self._check_usable()
-        _check_options(options, StagedMessageOptions)
+        _check_message_options("publish", options, StagedMessageOptions)
         data = value_bytes(value)
         key = key_bytes(options.get("key"))
         headers = header_map(options.get("headers"))
-        priority = parse_priority(options.get("priority", PRIORITY_NORMAL))
+        priority = lane_number(options.get("priority", PRIORITY_NORMAL))
         deliver_at_ms = deliver_moment(options.get("delay_ms"), options.get("deliver_at"), now_ms)
         expires_at_ms = expiry_moment(options.get("ttl_ms"), options.get("expires_at"), now_ms)
         route = await self._route(topic)
@@ -199,11 +200,11 @@ class StageWriter:
     async def publish_many(self, topic: str, values: Sequence[Text], **options: Unpack[StageColumnOptions]) -> None:
         """Stage columns of messages: a key and a map of headers for each value, the rest shared by all."""
         self._check_usable()
-        _check_options(options, StageColumnOptions)
+        _check_message_options("publish_many", options, StageColumnOptions)
         column = column_bytes(values)
         keys = checked_column("keys", options.get("keys"), len(column), key_bytes)
         headers = checked_column("headers", options.get("headers"), len(column), header_map)
-        priority = parse_priority(options.get("priority", PRIORITY_NORMAL))
+        priority = lane_number(options.get("priority", PRIORITY_NORMAL))
         deliver_at_ms = deliver_moment(options.get("delay_ms"), options.get("deliver_at"), now_ms)
         expires_at_ms = expiry_moment(options.get("ttl_ms"), options.get("expires_at"), now_ms)
         columns = Columns(column, keys, headers, deliver_at_ms, expires_at_ms)
@@ -441,11 +442,9 @@ class StageWriter:
             raise ServiceUnavailable("this transaction has ended: begin another one")
 
 
-def _check_options(given: Mapping[str, Any], known: type) -> None:
-    unknown = [name for name in given if name not in known.__annotations__]
-    if "dedup_id" in unknown:
+def _check_message_options(call: str, given: Mapping[str, Any], known: type) -> None:
+    if "dedup_id" in given:
         raise ValidationError(
             "a message in a transaction has no dedup_id: the sequence does its work", field="dedup_id"
         )
-    if unknown:
-        raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(known.__annotations__)}")
+    check_options(call, given, known)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lanner import limits
 from lanner.client.brokers import Brokers
 from lanner.client.delivery import Part, Settling
 from lanner.client.polling import Poller, Wanted
 from lanner.client.routing import Routing
 from lanner.client.settling import SettleQueue
-from lanner.errors import ValidationError
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Polled, SettleItem, SettleKind
 
@@ -39,11 +37,6 @@ class TopicQueue:
     def settle(self, items: list[SettleItem]) -> Settling:
         """Queue settle items; they leave with the next poll, or at the end of this turn of the loop."""
         self._check_settles()
-        for item in items:
-            if len(item.reason) > limits.REASON_LENGTH_MAX:
-                raise ValidationError(
-                    f"reason has {len(item.reason)} characters; at most {limits.REASON_LENGTH_MAX}", field="reason"
-                )
         return self.settles.add(items)
 
     def give_back(self, reply: Reply[Polled]) -> None:

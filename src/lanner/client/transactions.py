@@ -15,7 +15,7 @@ from lanner.client.commits import TIMEOUT_S, WAIT, Claimed, Commits, Committed, 
 from lanner.client.options import StageColumnOptions, StagedMessageOptions, StageOptions
 from lanner.client.routing import Routing
 from lanner.client.stages import Staged, StageWriter
-from lanner.errors import LannerError, ServiceUnavailable
+from lanner.errors import LannerError, ServiceUnavailable, ValidationError
 from lanner.wire.staging import CommitPhase
 
 
@@ -83,6 +83,8 @@ class Transaction:
         return self._writer
 
     async def __aenter__(self) -> Transaction:
+        if self._writer is not None:
+            raise ValidationError("this transaction has begun already: leave its block first, or make another one")
         self._writer = await self._transactions.stage(self.name, self.owner, self.sequence, **self._options)
         self.repeated = self._writer.repeated
         return self

@@ -25,7 +25,7 @@ from lanner.client.stream import DAMAGED, RETENTION
 from lanner.errors import LannerError, NotSupported, OffsetOutOfRange, TopicNotFound
 from lanner.spark.columns import StoredBatch
 from lanner.spark.offsets import Bound, Held, Span
-from lanner.sync import LoopThread
+from lanner.sync_thread import LoopThread
 from lanner.wire.messages import (
     Committed,
     Fetch,

@@ -14,7 +14,7 @@ from lanner.calls import row_of
 from lanner.errors import LannerError, ProtocolError, from_wire
 from lanner.model import parse_priority
 from lanner.net.connector import ClientLink, open_connection
-from lanner.sync import LoopThread
+from lanner.sync_thread import LoopThread
 from lanner.wire import administration, cluster, members, messages
 from lanner.wire.connection import Reply
 from lanner.wire.messages import Call

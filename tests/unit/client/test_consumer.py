@@ -257,7 +257,7 @@ async def test_an_error_that_cannot_be_repeated_is_the_outcome(broker: Any) -> N
         with pytest.raises(ValidationError, match="no"):
             await message.ack()
         with pytest.raises(ValidationError, match="reason has 1001"):
-            message._part.settler.settle([SettleItem(0, 1, 0, 1, SettleKind.NACK, 0, "x" * 1_001)])
+            message.nack(reason="x" * 1_001)
 
 
 async def test_a_settle_that_cannot_be_sent_in_time_fails(broker: Any) -> None:

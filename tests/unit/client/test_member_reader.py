@@ -296,16 +296,17 @@ async def test_a_reader_that_is_stopped_while_it_waits_commits_and_one_that_is_s
         assert [call.offsets for call in group.commits] == commits and group.log[-1] == "leave"
 
 
-async def test_a_callback_must_not_read(broker: Any, group: ScriptedGroup) -> None:
+@pytest.mark.parametrize("read", [lambda reader: reader.read_batch(), anext])
+async def test_a_callback_must_not_read(broker: Any, group: ScriptedGroup, read: Any) -> None:
     group.show(granted(0, 2))
     async with lanner.connect(broker.address) as queue:
 
         async def on_assigned(places: list[lanner.TopicPartition]) -> None:
-            await reader.read_batch()
+            await read(reader)
 
-        async with reader_of(queue, on_assigned=on_assigned) as reader:
+        async with reader_of(queue, on_assigned=on_assigned) as reader, asyncio.timeout(5):
             with pytest.raises(ValidationError, match="must not ask for messages"):
-                await reader.read_batch()
+                await read(reader)
 
 
 async def test_several_topics_are_told_apart(broker: Any, group: ScriptedGroup) -> None:

@@ -130,6 +130,16 @@ async def test_leaving_the_block_stages_begins_prepares_and_waits_for_the_outcom
     ]
 
 
+async def test_a_block_inside_its_own_block_is_refused_and_loses_nothing(broker: Any, tries: Tries) -> None:
+    async with lanner.connect(broker.address) as queue, queue.transaction(*NAMES) as transaction:
+        await transaction.publish("invoices", b"one", partition=1)
+        with pytest.raises(ValidationError, match="has begun already"):
+            async with transaction:
+                pass
+        await transaction.commit()
+    assert staged_values(broker) == [("invoices", 1, 0, [b"one"])]
+
+
 async def test_an_exception_discards_what_was_staged_and_begins_nothing(broker: Any, tries: Tries) -> None:
     async with lanner.connect(broker.address) as queue:
         with pytest.raises(KeyError):
