@@ -212,7 +212,7 @@ def test_a_topic_that_the_options_no_longer_name_is_not_said_to_be_deleted(
     """As where a query is given the checkpoint of another one."""
     start = planned(log).begin()
     log.topics["refunds"] = {0: Held(0, 3, 9)}
-    with pytest.raises(OffsetOutOfRange, match="orders: the options do not name it any more.*failOnDataLoss"):
+    with pytest.raises(OffsetOutOfRange, match=r"orders: the options do not name it any more.*failOnDataLoss"):
         after(planned(log, **options), start)
     del log.topics["orders"]
     with pytest.raises(OffsetOutOfRange, match="orders: the topic was deleted"):
