@@ -20,19 +20,25 @@ ArchivePath = Annotated[
     str, typer.Option("--path", help="The archive: a folder, or an address that Spark knows, such as hdfs://…")
 ]
 _MINUTE_MS = 60_000
+_YEAR_S = 365 * 86_400
 
 
 def archive(
     path: ArchivePath,
     topics: Annotated[list[str] | None, typer.Argument(help="Topics to archive.", metavar="TOPIC...")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is published, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.1, help="With --follow: seconds between two looks.")] = 10,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, max=_YEAR_S, help="With --follow: seconds between two looks.")
+    ] = 10,
     group: Annotated[
         str | None, typer.Option("--group", help="Tell the brokers the progress under this name, as a stream group.")
     ] = None,
     compact: Annotated[bool, typer.Option("--compact", help="Merge small files afterwards.")] = False,
     grace_minutes: Annotated[
-        float, typer.Option("--grace-minutes", min=0, help="Merged files stay so long for those who read them.")
+        float,
+        typer.Option(
+            "--grace-minutes", min=0, max=_YEAR_S / 60, help="Merged files stay so long for those who read them."
+        ),
     ] = 60,
     step_messages: Annotated[
         int, typer.Option("--step-messages", min=1, max=10_000_000, help="Of one partition, in one step.")

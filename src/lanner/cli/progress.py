@@ -38,7 +38,9 @@ class Bar:
     def show(self, done: int, total: int | None = None, *, what: str | None = None, note: str = "") -> None:
         if self._progress is not None:
             description = self._what if what is None else what
-            self._progress.update(self._task, description=description, completed=done, total=total or None, note=note)
+            self._progress.update(
+                self._task, description=description, completed=done, total=total or None, note=note, refresh=True
+            )
 
     def tell(self, what: str, done: int, total: int) -> None:
         self.show(done, total, what=what)

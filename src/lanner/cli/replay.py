@@ -35,7 +35,9 @@ def replay(
     to: Annotated[str, typer.Option("--to", help="The topic to publish into; made when it is not there.")],
     path: Annotated[str | None, typer.Option("--path", help="Read the archive at this path instead.")] = None,
     where: Where = None,
-    rate: Annotated[float | None, typer.Option("--rate", min=0.1, help="At most so many messages a second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.1, max=1e9, help="At most so many messages a second.")
+    ] = None,
     start: Annotated[
         list[str] | None, typer.Option("--start", help="PARTITION=OFFSET to begin with; may be repeated.")
     ] = None,

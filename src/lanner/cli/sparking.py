@@ -29,6 +29,9 @@ Package = Annotated[
 MASTER_DEFAULT: Final = "local[2]"
 
 _OURS: Final = re.compile(r"lanner\.errors\.(\w+): (.+)")
+_OF_JAVA: Final = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w$]+\.)*([\w$]+)(?:: ([^\n]+))?")
+_OF_PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)  # the end of a traceback
+_TRACEBACK: Final = "Traceback (most recent call last)"
 _LOG_TAIL_BYTES: Final = 4_000
 
 
@@ -57,7 +60,9 @@ def with_spark(
 
 def _run(master: str, settings: dict[str, object], work: Callable[[SparkSession], Result]) -> Result:
     import lanner.spark
+    from lanner.spark.launch import log_no_errors
 
+    log_no_errors()
     with _aside() as log:
         try:
             spark = lanner.spark.session("lanner", master=master, config=settings)
@@ -97,11 +102,20 @@ def _translated(screen: Screen, work: Callable[[], Result]) -> Result:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        text = str(error)
-        if found := _OURS.findall(text):
-            kind, message = found[-1]
-            screen.fail(message.strip(), kind=kind)
-        screen.fail(_first_line(text), kind=type(error).__name__)
+        kind, said = told(error)
+        screen.fail(said, kind=kind)
+
+
+def told(error: Exception) -> tuple[str, str]:
+    """The kind of an error that Spark raised, and what it says: ours, or that of the Python or Java behind it."""
+    text = str(error)
+    behind = _TRACEBACK in text and _OF_PYTHON.findall(text[text.index(_TRACEBACK) :])
+    if found := _OURS.findall(text) or behind:
+        kind, message = found[-1]
+        return kind, message.strip()
+    if (java := _OF_JAVA.match(text)) is not None and java[2]:
+        return java[1], java[2].strip()
+    return type(error).__name__, _first_line(text)
 
 
 def _first_line(text: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lanner.spark.java import java_home
@@ -67,6 +68,12 @@ def register(spark: SparkSession) -> None:
     the groups of its queries told of each batch as soon as it is finished."""
     spark.dataSource.register(LannerDataSource)
     watch(spark)
+
+
+def log_no_errors() -> None:
+    """For a command, which tells an error that is raised: Spark's Python writes some of them to standard error, too."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _package_folders() -> list[str]:

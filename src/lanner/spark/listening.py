@@ -89,6 +89,30 @@ def finished(end: Any, latest: Any) -> tuple[str, str, dict[str, dict[int, int]]
 
 def watch(spark: SparkSession) -> None:
     """Listen to the queries of a session; once."""
-    if spark not in _watched:
-        _watched.add(spark)
+    if spark in _watched:
+        return
+    _watched.add(spark)
+    if getattr(spark, "_jvm", None) is None:
+        _listen_aside(spark)
+    else:
         spark.streams.addListener(ProgressListener())
+
+
+def _listen_aside(spark: SparkSession) -> None:
+    """In a session of Spark Connect, which listens in a thread of its own for as long as it can.
+
+    A program must not wait for that thread when it ends; a thread that a daemon starts is one, too.
+    """
+    problems: list[BaseException] = []
+
+    def listen() -> None:
+        try:
+            spark.streams.addListener(ProgressListener())
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]

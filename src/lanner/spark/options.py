@@ -63,6 +63,9 @@ class Chosen(NamedTuple):
     pattern: str = ""
     partitions: Mapping[str, tuple[int, ...]] | None = None
 
+    def has(self, topic: str) -> bool:
+        return bool(re.fullmatch(self.pattern, topic)) if self.pattern else topic in self.names
+
 
 class ReadOptions(NamedTuple):
     """The options of a read, checked."""

@@ -160,7 +160,8 @@ class StreamPlanner:
 
     def _end(self, start: Progress, rows_max: int | None, bytes_max: int | None, all_of_it: bool) -> Progress:
         topics = self._look() if self._target is None else self._target
-        end, losses = reachable(start, topics, holes_are_losses=not self._options.dead_letters_of)
+        options = self._options
+        end, losses = reachable(start, topics, holes_are_losses=not options.dead_letters_of, names=options.chosen.has)
         self._seen = end
         self._report(losses)
         spans = [_still_there(span, topics) for span in spans_between(start, end)]

@@ -15,7 +15,7 @@ a version that is not known is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -24,6 +24,8 @@ from lanner.errors import NotSupported, ValidationError
 from lanner.spark.offsets import Held, Span, Topics
 
 VERSION: Final = 1
+_DELETED: Final = "the topic was deleted, with what the query had not read of it"
+_LEFT_OUT: Final = "the options do not name it any more, and this checkpoint's query read it"
 
 
 class TopicProgress(NamedTuple):
@@ -119,18 +121,18 @@ def beginning(topics: Topics, offsets: Mapping[tuple[str, int], int]) -> dict[st
 
 
 def reachable(
-    start: Progress, topics: Topics, *, holes_are_losses: bool = True
+    start: Progress,
+    topics: Topics,
+    *,
+    holes_are_losses: bool = True,
+    names: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, TopicProgress], list[Loss]]:
     """How far a query could go now that is at `start`, and what it can no longer read.
 
-    A topic that is gone leaves the progress; one that was created again enters it anew, and so do the dead letters of
-    a group that was dropped and made again.
+    A topic that is gone, or that the options do not name any more, leaves the progress; one that was created again
+    enters it anew, and so do the dead letters of a group that was dropped and made again.
     """
-    losses = [
-        Loss(topic, None, "the topic was deleted, with what the query had not read of it")
-        for topic in start
-        if topic not in topics
-    ]
+    losses = [Loss(topic, None, _DELETED if names(topic) else _LEFT_OUT) for topic in start if topic not in topics]
     found: dict[str, TopicProgress] = {}
     for topic, partitions in topics.items():
         incarnation = _incarnation(partitions)

@@ -119,8 +119,17 @@ def _values(column: Any, value_format: str) -> Any:
     if column.null_count:
         _refuse(VALUE, "it is null in a row: every message has a value")
     if value_format == "json":
-        return pyarrow.array([_encode_json(row) for row in column.to_pylist()], pyarrow.binary())
+        maps = "strict" if _keys_are_names(column.type) else None
+        return pyarrow.array([_encode_json(row) for row in column.to_pylist(maps_as_pydicts=maps)], pyarrow.binary())
     return _as_bytes(column)
+
+
+def _keys_are_names(kind: Any) -> bool:
+    """Whether JSON can name the keys of every map in it; else maps stay lists of pairs."""
+    if types.is_map(kind) and (types.is_nested(kind.key_type) or types.is_boolean(kind.key_type)):
+        return False
+    inner = (kind.field(number).type for number in range(kind.num_fields)) if types.is_nested(kind) else ()
+    return all(map(_keys_are_names, inner))
 
 
 def _as_bytes(column: Any) -> Any:

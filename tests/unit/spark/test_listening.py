@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -75,3 +76,39 @@ def test_a_group_is_told_of_each_batch_and_never_goes_back(monkeypatch: pytest.M
     assert MemoryLog.opened == 1
     listener.onQueryTerminated(query)
     assert MemoryLog.opened == 0
+
+
+class ConnectedStreams:
+    """Begins to listen as those of a session of Spark Connect do: in a thread that has no end."""
+
+    def __init__(self) -> None:
+        self.thread = threading.Thread()
+        self.over = threading.Event()
+
+    def addListener(self, _: ProgressListener) -> None:  # noqa: N802
+        self.thread = threading.Thread(target=self.over.wait)
+        self.thread.start()
+
+
+class ConnectedSession:
+    def __init__(self, streams: Any) -> None:
+        self.streams = streams
+
+
+def test_a_program_of_spark_connect_does_not_wait_at_its_end_for_the_thread_that_listens() -> None:
+    streams = ConnectedStreams()
+    try:
+        listening.watch(ConnectedSession(streams))  # type: ignore[arg-type]
+        assert streams.thread.is_alive()
+        assert streams.thread.daemon
+    finally:
+        streams.over.set()
+
+
+def test_a_server_that_does_not_let_a_program_listen_is_told() -> None:
+    class Refusing:
+        def addListener(self, _: ProgressListener) -> None:  # noqa: N802
+            raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError, match="gone"):
+        listening.watch(ConnectedSession(Refusing()))  # type: ignore[arg-type]

@@ -203,6 +203,22 @@ def test_a_loss_is_an_error_or_is_told_once(log: MemoryLog, caplog: pytest.LogCa
     assert caplog.text.count("retention took") == 1
 
 
+@pytest.mark.parametrize(
+    "options", [{"subscribe": "refunds"}, {"subscribePattern": "ref.*"}, {"assign": '{"refunds": [0]}'}]
+)
+def test_a_topic_that_the_options_no_longer_name_is_not_said_to_be_deleted(
+    log: MemoryLog, options: dict[str, str]
+) -> None:
+    """As where a query is given the checkpoint of another one."""
+    start = planned(log).begin()
+    log.topics["refunds"] = {0: Held(0, 3, 9)}
+    with pytest.raises(OffsetOutOfRange, match=r"orders: the options do not name it any more.*failOnDataLoss"):
+        after(planned(log, **options), start)
+    del log.topics["orders"]
+    with pytest.raises(OffsetOutOfRange, match="orders: the topic was deleted"):
+        after(planned(log), start)
+
+
 def test_what_is_gone_takes_nothing_of_a_limit(log: MemoryLog) -> None:
     start = planned(log, startingOffsets="earliest").begin()
     log.topics["orders"] = {0: Held(100, 110, 7), 1: Held(0, 0, 7)}

@@ -40,6 +40,19 @@ def test_text_is_written_as_utf8_and_anything_as_json() -> None:
     assert piece.values == [b'{"id":1,"at":"2026-01-02T00:00:00Z"}', b'{"id":null,"at":null}']
 
 
+def test_a_map_is_an_object_of_json_at_any_depth() -> None:
+    """As Spark's own to_json writes it, and from_json reads it."""
+    counts = pyarrow.map_(pyarrow.string(), pyarrow.map_(pyarrow.int32(), pyarrow.float64()))
+    column = pyarrow.array(
+        [{"m": [("a", [(1, 0.5)]), ("b", None)]}, {"m": []}, {"m": None}], pyarrow.struct({"m": counts})
+    )
+    [piece] = made("t", "json", value=column)
+    assert piece.values == [b'{"m":{"a":{"1":0.5},"b":null}}', b'{"m":{}}', b'{"m":null}']
+    by_place = pyarrow.map_(pyarrow.struct({"x": pyarrow.int32()}), pyarrow.int32())
+    [piece] = made("t", "json", value=pyarrow.array([[({"x": 1}, 2)]], by_place))
+    assert piece.values == [b'[[{"x":1},2]]']  # no name of an object can be made of such a key
+
+
 def test_rows_go_to_the_partition_given_then_to_that_of_their_key() -> None:
     found = made(
         value=[b"0", b"1", b"2", b"3", b"4"],

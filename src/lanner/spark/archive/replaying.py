@@ -23,11 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from lanner import limits, sync
-from lanner.errors import NotFoundError, TopicNotFound, ValidationError
+from lanner.errors import NotFoundError, PartitionNotFound, TopicNotFound, ValidationError
 from lanner.model import check_name
 from lanner.spark.archive import lanes
 from lanner.spark.archive.auditing import Told, nothing_told
-from lanner.spark.archive.files import TIMES, frame_of
+from lanner.spark.archive.files import COLUMNS, TIMES, frame_of
 from lanner.spark.archive.planning import progress_of
 from lanner.spark.archive.publishing import Publication, Published, publisher
 from lanner.spark.archive.ranges import Range
@@ -89,6 +89,8 @@ def replay(
     began = time.monotonic()
     name = new_replay_id() if replay_id is None else checked_replay_id(replay_id)
     found = _found(spark, source)
+    if source.where is not None:
+        spark.createDataFrame([], COLUMNS).where(source.where)  # what is no condition must not leave a topic behind
     there = _target(servers, target, found.partitions)
     keeps = there.partitions == found.partitions
     tasks = max(1, min(found.partitions, spark.sparkContext.defaultParallelism))
@@ -155,6 +157,14 @@ def _found(spark: SparkSession, source: Source) -> _Found:
 
 def _narrowed(source: Source, bounds: Mapping[int, Range]) -> dict[int, Range]:
     """What of these offsets the source asks for."""
+    unknown = sorted({*source.start, *source.end} - set(bounds))
+    if unknown:
+        known = ", ".join(map(str, sorted(bounds))) or "none"
+        raise PartitionNotFound(
+            f"there is no partition {unknown[0]} of {source.topic} to begin or end in; there are {known}",
+            topic=source.topic,
+            partition=unknown[0],
+        )
     spans = {}
     for number, (first, end) in bounds.items():
         start, stop = max(first, source.start.get(number, first)), min(end, source.end.get(number, end))

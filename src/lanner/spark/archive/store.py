@@ -29,7 +29,7 @@ class Store:
             raise NotFoundError(f"the archive at {self.shelf.root} has no version {version}: it has {found[-20:]}")
         if not found:
             raise NotFoundError(
-                f"there is no archive at {self.shelf.root}: make one with lanner archive TOPIC PATH",
+                f"there is no archive at {self.shelf.root}: make one with lanner archive TOPIC --path ARCHIVE",
                 path=self.shelf.root,
             )
         if version is not None:

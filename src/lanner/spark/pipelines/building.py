@@ -21,7 +21,17 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lanner import sync
 from lanner.errors import ServerError, ValidationError
-from lanner.spark.pipelines.plan import Decode, Pipeline, Query, Sink, Source, invalid_query, option_text
+from lanner.spark.pipelines.plan import (
+    Decode,
+    Pipeline,
+    Query,
+    Sink,
+    Source,
+    invalid_query,
+    option_text,
+    read_options,
+    write_options,
+)
 from lanner.spark.sink import QUERY_ID
 
 _DECODED: Final = "__decoded"
@@ -36,22 +46,13 @@ _DEATH: Final = ("number", "attempts", "reason", "died_at")
 
 def raw_stream(spark: SparkSession, pipeline: Pipeline, source: Source, folder: Path) -> DataFrame:
     """A source before anything is decoded."""
-    options = {name: option_text(value) for name, value in source.options.items()}
     if source.format is not None:
+        options = {name: option_text(value) for name, value in source.options.items()}
         reader = spark.readStream.format(source.format).options(**options)
         if source.columns:
             reader = reader.schema(", ".join(f"`{name}` {kind}" for name, kind in source.columns.items()))
         return reader.load() if source.path is None else reader.load(located(source.path, folder))
-    own = {"servers": pipeline.servers, "includeHeaders": "true", "startingOffsets": source.starting}
-    if source.pattern is not None:
-        own["subscribePattern"] = source.pattern
-    elif source.dead_letters is not None:
-        own |= {"subscribe": source.dead_letters.topic, "deadLettersOf": source.dead_letters.group}
-    else:
-        own["subscribe"] = source.topic or ",".join(source.topics)
-    if any(name.lower().startswith("starting") for name in options):
-        del own["startingOffsets"]
-    return spark.readStream.format("lanner").options(**{**own, **options}).load()
+    return spark.readStream.format("lanner").options(**read_options(pipeline, source)).load()
 
 
 def located(path: str, folder: Path) -> str:
@@ -77,8 +78,8 @@ def _fits() -> Any:
 def valid_rows(frame: DataFrame, source: Source) -> DataFrame:
     """What the queries see: the decoded columns, then those of the message that no decoded one has the name of."""
     if source.decode is not None:
-        names = source.decode.columns
-        decoded = [sql.col(f"{_DECODED}.`{name}`").alias(name) for name in names]
+        decoded = [sql.col(f"{_DECODED}.`{name}`").alias(name) for name in source.decode.columns]
+        names = {name.lower() for name in source.decode.columns}
         others = _MESSAGE if source.dead_letters is None else (*_MESSAGE, *_DEATH)
         rest = [sql.col(name) for name in others if name not in names]
         frame = _decoding(frame, source.decode).where(_fits()).select(*decoded, *rest)
@@ -154,9 +155,9 @@ def _function(given: str, folder: Path) -> Any:
 def written(frame: DataFrame, query: Query, servers: str, folder: Path) -> DataStreamWriter:
     """A writer into a query's sink."""
     sink = query.sink
-    options = {name: option_text(value) for name, value in sink.options.items()}
     if sink.topic is not None:
-        return _to_topic(as_messages(frame), sink, servers, query.mode, options)
+        return _to_topic(as_messages(frame), sink, servers, query.mode)
+    options = {name: option_text(value) for name, value in sink.options.items()}
     kind, path = sink.format or "parquet", sink.path or sink.parquet
     if sink.console:
         kind, path = "console", None
@@ -175,22 +176,23 @@ def as_messages(frame: DataFrame) -> DataFrame:
         kind = types["value"]
         value = sql.to_json("value") if kind.startswith(("struct", "array", "map")) else sql.col("value")
     else:
-        value = sql.to_json(sql.struct(*[name for name in types if name not in _OF_MESSAGE]))
+        names = [name for name in types if name not in _OF_MESSAGE]
+        if not names:
+            raise ValidationError("it selects no column value, and none to make one of", field="sql")
+        value = sql.to_json(sql.struct(*names))
     others = [sql.col(name).cast(kind).alias(name) for name, kind in _OF_MESSAGE.items() if name in types]
     return frame.select(value.cast("binary").alias("value"), *others)
 
 
-def _to_topic(messages: DataFrame, sink: Sink, servers: str, mode: str, options: Mapping[str, str]) -> DataStreamWriter:
+def _to_topic(messages: DataFrame, sink: Sink, servers: str, mode: str) -> DataStreamWriter:
     """Each batch once: under the query's id, or the transactional id of the file, and the number of the batch."""
     assert sink.topic is not None
     with sync.connect(servers, client_name="lanner-pipeline") as queue:
         queue.admin.create_topic(sink.topic, exist_ok=True)
-    all_options = {"servers": servers, "topic": sink.topic, **options}
-    if sink.transactional_id is not None:
-        all_options["transactionalId"] = sink.transactional_id
+    options = write_options(servers, sink)
     if mode == "append":
-        return messages.writeStream.format("lanner").options(**all_options).outputMode(mode)
-    return messages.writeStream.foreachBatch(_batch_write(all_options)).outputMode(mode)
+        return messages.writeStream.format("lanner").options(**options).outputMode(mode)
+    return messages.writeStream.foreachBatch(_batch_write(options)).outputMode(mode)
 
 
 def _batch_write(options: Mapping[str, str]) -> Any:

@@ -81,7 +81,7 @@ class _Checking:
             yield self._mistake(path, f"{_name(path)} is {_shown(value)}; {_one_of(value, rule['enum'])}")
         if "const" in rule and value != rule["const"]:
             yield self._mistake(path, f"{_name(path)} must be {json.dumps(rule['const'])}, or be left away")
-        if isinstance(value, str) and "pattern" in rule and not re.search(rule["pattern"], value):
+        if isinstance(value, str) and "pattern" in rule and not _matches(rule["pattern"], value):
             hint = rule.get("description", f"it must match {rule['pattern']}")
             yield self._mistake(path, f"{_name(path)} is {_shown(value)}: {hint}")
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -117,7 +117,7 @@ class _Checking:
         other = rule.get("additionalProperties", True)
         for name, inner in value.items():
             place = (*path, name)
-            if "propertyNames" in rule and not re.search(rule["propertyNames"]["pattern"], name):
+            if "propertyNames" in rule and not _matches(rule["propertyNames"]["pattern"], name):
                 yield self._mistake(place, f"{name!r} is no name: {rule['propertyNames']['description']}")
             if name in known:
                 yield from self.check(inner, known[name], place)
@@ -132,6 +132,11 @@ class _Checking:
 
 def _is(value: Any, kind: str) -> bool:
     return isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _matches(pattern: str, text: str) -> bool:
+    """As JSON Schema means it: $ is the end, and not what comes before the end of the last line."""
+    return bool(re.search(re.sub(r"\$$", r"\\Z", pattern), text))
 
 
 def _name(path: Path) -> str:

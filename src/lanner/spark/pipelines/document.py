@@ -42,7 +42,11 @@ def read(text: str) -> Document:
     """The values of a YAML text; where it is not YAML at all, one mistake and no value."""
     if len(text) > _TEXT_LENGTH_MAX:
         return Document(None, {}, [Mistake(1, f"the file is longer than {_TEXT_LENGTH_MAX} characters")])
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return Document(None, {}, [Mistake(line, f"not YAML: the character #x{error.character:04x} cannot be in it")])
     try:
         node = loader.get_single_node()
         reading = _Reading(loader)

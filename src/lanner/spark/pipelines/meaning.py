@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
+from posixpath import normpath
 from typing import Any, Final
 
+from lanner.errors import ValidationError
+from lanner.spark.options import parse_options
 from lanner.spark.pipelines import checking
 from lanner.spark.pipelines.document import Document, Mistake, Path, read
-from lanner.spark.pipelines.plan import Pipeline, Query, Sink, Source, invalid_query, pipeline_of
+from lanner.spark.pipelines.plan import (
+    Pipeline,
+    Query,
+    Sink,
+    Source,
+    invalid_query,
+    pipeline_of,
+    read_options,
+    write_options,
+)
+from lanner.spark.write_options import parse_write_options
 
 _NEEDS_COLUMNS: Final = frozenset({"json", "csv", "parquet", "orc", "avro", "xml"})
 _FILES: Final = frozenset({*_NEEDS_COLUMNS, "text"})
@@ -53,6 +66,7 @@ class _Meaning:
             yield from self._source(("sources", name), name, source)
         for name, query in self._pipeline.queries.items():
             yield from self._query(("queries", name), name, query)
+        yield from self._alike()
         yield from self._checkpoints()
         yield from self._transactions()
 
@@ -81,10 +95,46 @@ class _Meaning:
         if not from_topics and "starting" in self._value(path):
             yield self._at((*path, "starting"), "starting is for topics")
         if source.decode is not None:
-            yield from self._sink((*path, "decode", "invalid"), source.decode.invalid)
+            yield from self._decode((*path, "decode"), source)
             if not from_topics:
                 yield self._at((*path, "decode"), "decode is for the values of messages; files have columns")
+        if from_topics:
+            yield from self._options(path, lambda: parse_options(read_options(self._pipeline, source), "stream"))
         yield from self._watermark(path, name, source)
+
+    def _decode(self, path: Path, source: Source) -> Iterator[Mistake]:
+        assert source.decode is not None
+        yield from self._sink((*path, "invalid"), source.decode.invalid)
+        yield from self._alike_names((*path, "columns"), source.decode.columns, "a column")
+        own = source.dead_letters.topic if source.dead_letters is not None else source.topic
+        if source.decode.invalid.topic in (own, *source.topics) and source.decode.invalid.topic is not None:
+            told = "what does not decode would go into the topic it is read from"
+            yield self._at((*path, "invalid", "topic"), f"{told}: they would be read again, and come back for ever")
+
+    def _options(self, path: Path, check: Callable[[], object]) -> Iterator[Mistake]:
+        """What `format("lanner")` would refuse once Spark runs."""
+        try:
+            check()
+        except ValidationError as error:
+            field = str(error.details.get("field", "")).lower()
+            given = next((name for name in self._value(path).get("options", ()) if name.lower() == field), "")
+            yield self._at((*path, "options", given), error.message)
+
+    def _alike(self) -> Iterator[Mistake]:
+        """Names that are one to SQL: the view of a source would take the place of another's."""
+        yield from self._alike_names(("sources",), self._pipeline.sources, "a source")
+        known = {name.lower(): (name, "a source") for name in self._pipeline.sources}
+        for path, sink in self._sinks():
+            if sink.memory is not None and (first := known.get(sink.memory.lower())) is not None:
+                yield self._at((*path, "memory"), _one_to_sql(*first))
+            if sink.memory is not None:
+                known.setdefault(sink.memory.lower(), (sink.memory, "a table in memory"))
+
+    def _alike_names(self, path: Path, names: Iterable[str], what: str) -> Iterator[Mistake]:
+        known: dict[str, str] = {}
+        for name in names:
+            if (first := known.setdefault(name.lower(), name)) != name:
+                yield self._at((*path, name), _one_to_sql(first, what))
 
     def _watermark(self, path: Path, name: str, source: Source) -> Iterator[Mistake]:
         columns = known_columns(source)
@@ -158,27 +208,37 @@ class _Meaning:
             yield self._at((*path, "partition_by"), "partition_by is for files")
         if sink.transactional_id is not None and sink.topic is None:
             yield self._at((*path, "transactional_id"), "transactional_id is for topics")
+        if sink.topic is not None:
+            servers = self._pipeline.servers
+            yield from self._options(path, lambda: parse_write_options(write_options(servers, sink), streaming=True))
 
     def _checkpoints(self) -> Iterator[Mistake]:
         """No two queries may share one: each would go on from the other's progress."""
-        names = [*self._pipeline.queries, *(invalid_query(name) for name in self._pipeline.sources)]
+        decoding = {invalid_query(name): name for name, one in self._pipeline.sources.items() if one.decode is not None}
         first: dict[str, str] = {}
-        for name in names:
-            place = self._pipeline.checkpoint_of(name)
-            if place in first and name in self._pipeline.queries:
-                yield self._at(("queries", name, "checkpoint"), f"{first[place]} has the same checkpoint: {place}")
+        for name in [*decoding, *self._pipeline.queries]:
+            if name in decoding and name in self._pipeline.queries:
+                yield self._at(
+                    ("queries", name), f"what {decoding[name]} cannot decode is written by {name}: choose another name"
+                )
+                continue
+            given = self._pipeline.checkpoint_of(name)
+            place = given if "://" in given else normpath(given)
+            if place in first:
+                yield self._at(("queries", name, "checkpoint"), f"{first[place]} has the same checkpoint: {given}")
             first.setdefault(place, name)
+
+    def _sinks(self) -> Iterator[tuple[Path, Sink]]:
+        for name, source in self._pipeline.sources.items():
+            if source.decode is not None:
+                yield ("sources", name, "decode", "invalid"), source.decode.invalid
+        for name, query in self._pipeline.queries.items():
+            yield ("queries", name, "sink"), query.sink
 
     def _transactions(self) -> Iterator[Mistake]:
         """No two sinks may share one: the brokers would take the batches of one for repeats of the other's."""
-        sinks: list[tuple[Path, Sink]] = [
-            (("sources", name, "decode", "invalid"), source.decode.invalid)
-            for name, source in self._pipeline.sources.items()
-            if source.decode is not None
-        ]
-        sinks += [(("queries", name, "sink"), query.sink) for name, query in self._pipeline.queries.items()]
         first: dict[str, Path] = {}
-        for path, sink in sinks:
+        for path, sink in self._sinks():
             given = sink.transactional_id
             if given is None:
                 continue
@@ -205,7 +265,12 @@ def known_columns(source: Source) -> dict[str, str] | None:
     if source.decode is None:
         return message
     del message["value"]
-    return {**message, **source.decode.columns}
+    names = {name.lower() for name in source.decode.columns}
+    return {name: kind for name, kind in message.items() if name not in names} | source.decode.columns
+
+
+def _one_to_sql(name: str, what: str) -> str:
+    return f"{name} is {what}, too, and SQL does not tell capitals and small letters apart"
 
 
 def _blank(found: re.Match[str]) -> str:

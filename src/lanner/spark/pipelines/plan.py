@@ -104,6 +104,29 @@ def pipeline_of(value: Any) -> Pipeline:
     return msgspec.convert(value, Pipeline)
 
 
+def read_options(pipeline: Pipeline, source: Source) -> dict[str, str]:
+    """The options of a source that reads topics, as `format("lanner")` takes them."""
+    options = {name: option_text(value) for name, value in source.options.items()}
+    own = {"servers": pipeline.servers, "includeHeaders": "true"}
+    if not any(name.lower().startswith("starting") for name in options):
+        own["startingOffsets"] = source.starting
+    if source.pattern is not None:
+        own["subscribePattern"] = source.pattern
+    elif source.dead_letters is not None:
+        own |= {"subscribe": source.dead_letters.topic, "deadLettersOf": source.dead_letters.group}
+    else:
+        own["subscribe"] = source.topic or ",".join(source.topics)
+    return own | options
+
+
+def write_options(servers: str, sink: Sink) -> dict[str, str]:
+    """The options of a sink that is a topic, as `format("lanner")` takes them."""
+    assert sink.topic is not None
+    options = {"servers": servers, "topic": sink.topic}
+    options |= {name: option_text(value) for name, value in sink.options.items()}
+    return options if sink.transactional_id is None else options | {"transactionalId": sink.transactional_id}
+
+
 def is_duration(text: str) -> bool:
     """Whether it is a number and a unit, such as 5 minutes."""
     found = _DURATION.fullmatch(text.strip())

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from lanner.spark.pipelines import checking, example
-from lanner.spark.pipelines.meaning import validate
+from lanner.spark.pipelines.meaning import known_columns, validate
 from lanner.spark.pipelines.plan import Pipeline, duration_ms
 
 GOOD = """\
@@ -93,7 +93,28 @@ def test_a_good_file_becomes_a_pipeline_with_its_defaults() -> None:
         ("  totals:\n", "  orders:\n", 3, "'orders' is a source and a query"),
         ("  totals:\n", "  to-tals:\n", 21, "'to-tals' is no name"),
         ("  totals:\n", "  totals:\n    restart: {limit: -1}\n", 22, "it must be at least 0"),
-        ("  totals:\n", "  totals:\n    checkpoint: ./checkpoints/orders__invalid\n", 0, ""),
+        (
+            "  totals:\n",
+            "  totals:\n    checkpoint: checkpoints//orders__invalid/\n",
+            22,
+            "orders__invalid has the same checkpoint",
+        ),
+        ("  totals:\n", "  orders__invalid:\n    checkpoint: ./x\n", 21, "what orders cannot decode is written by"),
+        ("  refunds:\n", "  Orders:\n", 16, "orders is a source, too, and SQL does not tell capitals"),
+        ("id: bigint\n", "ID: int\n        id: bigint\n", 9, "ID is a column, too, and SQL does not tell capitals"),
+        ("      parquet: ./totals\n", "      memory: Refunds\n", 27, "refunds is a source, too, and SQL does not tell"),
+        ("topic: orders-invalid", "topic: orders", 12, "they would be read again, and come back for ever"),
+        ("topic: orders\n", "topic: orders\n    options: {maxOffsetPerTrigger: 5}\n", 5, "did you mean maxOffsetsP"),
+        (
+            "topic: orders\n",
+            "topic: orders\n    options:\n      startingOffsets: 5\n",
+            6,
+            "startingOffsets: '5' does not map",
+        ),
+        ("topic: orders\n", "topic: orders\n    options: {endingOffsets: latest}\n", 5, "a streaming read has no end"),
+        ("topic: orders\n", "topic: orders\n    options: {assign: '{}'}\n", 5, "subscribe: it contradicts assign"),
+        ("parquet: ./totals", "topic: x\n      options: {codec: gzip}", 28, "give none or lz4 or zstd"),
+        ("topic: orders\n", 'topic: "orders\\n"\n', 4, "use the characters A-Z a-z 0-9 . _ -"),
         ("queries:\n", "queries:\n  other: {python: 'x.py:f', sink: {console: true}}\n", 21, "there is no file x.py"),
         ("queries:\n", "queries:\n  o: {python: 'enrich.py:f', sink: {console: true}}\n", 21, "no function 'f'"),
         ("queries:\n", "queries:\n  o: {python: 'broken.py:f', sink: {console: true}}\n", 21, "is not Python: line 1"),
@@ -106,6 +127,7 @@ def test_a_good_file_becomes_a_pipeline_with_its_defaults() -> None:
         ("queries:\n", "queries:\n  totals: {}\n", 22, "'totals' is here twice: first in line 21"),
         ("name: revenue", "name: [", 3, "not YAML"),
         ("name: revenue", "name: &a [*a]", 1, "alias holds itself"),
+        ("  totals:\n", "  totals:\0\n", 21, "not YAML: the character #x0000 cannot be in it"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(old: str, new: str, line: int, says: str) -> None:
@@ -154,6 +176,20 @@ def test_two_queries_with_one_checkpoint_are_a_mistake() -> None:
         + "  more:\n    sql: select * from orders\n    sink: {console: true}\n    checkpoint: ./checkpoints/totals\n"
     )
     assert mistakes(text) == [(33, "totals has the same checkpoint: ./checkpoints/totals")]
+
+
+def test_a_table_in_memory_belongs_to_one_query() -> None:
+    more = "  %s:\n    sql: select * from orders\n    sink: {memory: %s}\n"
+    assert mistakes(GOOD + more % ("a", "found") + more % ("b", "kept")) == []
+    found = mistakes(GOOD + more % ("a", "found") + more % ("b", "Found"))
+    assert found == [(35, "found is a table in memory, too, and SQL does not tell capitals and small letters apart")]
+
+
+def test_a_decoded_column_takes_the_place_of_that_of_its_message_in_any_letters() -> None:
+    pipeline, wrong = validate(replaced("id: bigint\n", "Key: bigint\n"), {}.get)
+    assert wrong == [] and pipeline is not None
+    columns = known_columns(pipeline.sources["orders"])
+    assert columns is not None and "Key" in columns and "key" not in columns
 
 
 def test_a_transactional_id_belongs_to_one_topic() -> None:
