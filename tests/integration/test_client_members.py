@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 import lanner
+from lanner.broker.coordination import coordination
+from lanner.broker.desks import memberships
 from lanner.client.member_ports import Callback
-from lanner.errors import AssignorConflict, InstanceFenced, MemberFenced
+from lanner.cluster.assignors import ASSIGNORS, Answer, Question
+from lanner.errors import AssignorConflict, InstanceFenced, MemberFenced, ValidationError
 from lanner.testing.cluster_process import ClusterProcess
 from tests.brokers import native_address, native_server
 
@@ -301,6 +304,23 @@ async def test_an_assignor_that_is_not_the_group_s_is_refused_while_it_has_membe
         with pytest.raises(AssignorConflict, match="range"):
             async with queue.consumer(TOPIC, GROUP, assignor="range"):
                 pass
+
+
+async def test_an_assignor_that_only_the_broker_knows_is_joined_with_and_others_are_refused_with_the_list(
+    queue: lanner.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newest(question: Question) -> Answer:
+        return dict.fromkeys(question.partition_ids(), max(one.number for one in question.subscribers))
+
+    for module in (coordination, memberships):
+        monkeypatch.setattr(module, "ASSIGNORS", {**ASSIGNORS, "newest": newest})
+    async with workers(queue, Log(), "a", assignor="newest") as (a,):
+        await until(lambda: len(a.held) == PARTITIONS)
+        async with workers(queue, Log(), "b", assignor="newest") as (b,):
+            await until(lambda: (len(a.held), len(b.held)) == (0, PARTITIONS))
+    with pytest.raises(ValidationError, match="use one of newest, range, round_robin, shared, sticky"):
+        async with queue.reader(TOPIC, group="audit", assignor="oldest"):
+            pass
 
 
 async def test_a_registered_consumer_of_a_shared_group_is_listed_and_polls_everything(queue: lanner.Queue) -> None:

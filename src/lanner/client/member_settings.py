@@ -14,7 +14,6 @@ from lanner.model import GroupKind
 from lanner.wire.members import JoinGroup
 
 SHARED: Final = "shared"
-ASSIGNORS: Final = ("sticky", "range", "round_robin")
 STALL_MS: Final = 300_000
 _STARTS: Final = ("earliest", "latest")
 
@@ -42,12 +41,12 @@ class MemberSettings(NamedTuple):
         return Callbacks(self.on_assigned, self.on_revoked, self.on_lost)
 
     def check(self, kind: GroupKind) -> MemberSettings:
-        allowed = ASSIGNORS if kind is GroupKind.STREAM else (*ASSIGNORS, SHARED)
-        if self.assignor is not None and self.assignor not in allowed:
+        if self.assignor == SHARED and kind is GroupKind.STREAM:
             raise ValidationError(
-                f"assignor is {self.assignor!r}: choose one of {', '.join(allowed)}", field="assignor"
+                f"assignor is {SHARED!r}, which is for consumers: readers need partitions of their own",
+                field="assignor",
             )
-        for name, value in (("instance", self.instance), ("rack", self.rack)):
+        for name, value in (("assignor", self.assignor), ("instance", self.instance), ("rack", self.rack)):
             if value is not None and (not isinstance(value, str) or not 0 < len(value) <= limits.NAME_LENGTH_MAX):
                 raise ValidationError(
                     f"{name} is {value!r}: give a text of 1 to {limits.NAME_LENGTH_MAX} characters", field=name

@@ -81,7 +81,7 @@ class ProducerOptions(TypedDict, total=False):
 class MemberOptions(TypedDict, total=False):
     """Of a consumer or reader that has joined its group."""
 
-    assignor: str | None  # sticky, range or round_robin: how partitions are given to members
+    assignor: str | None  # sticky, range or round_robin, or another of the brokers: how partitions are given to members
     instance: str | None  # a name that outlives the process: back within the session, it has the same partitions
     session_ms: int | None  # silent for so long it is no member any more; by default the group's
     rack: str | None  # prefer partitions with a copy in this rack

@@ -331,7 +331,7 @@ async def test_what_makes_no_sense_for_a_member_is_refused(broker: Any, group: S
     async with lanner.connect(broker.address) as queue:
         for options, why in (
             ({"assignor": "sticky"}, "no group"),
-            ({"group": "g", "assignor": "shared"}, "choose one of sticky"),
+            ({"group": "g", "assignor": "shared"}, "readers need partitions of their own"),
             ({"group": "g", "assignor": "sticky", "partitions": [1]}, "partitions"),
             ({"group": "g", "assignor": "sticky", "until_end": True}, "until_end"),
             ({"group": "g", "assignor": "sticky", "start": 5}, "earliest or latest"),

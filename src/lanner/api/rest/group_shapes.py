@@ -28,10 +28,12 @@ MEMBER_SCHEMA: Final[dict[str, Any]] = {
     "type": "string",
     "pattern": f"^[A-Za-z0-9._-]{{1,{limits.IDENTITY_LENGTH_MAX}}}$",
 }
-ASSIGNORS: Final = ("sticky", "range", "round_robin", "shared")
 AssignorName = Annotated[
-    str,
-    Meta(extra_json_schema={"enum": list(ASSIGNORS)}, description="How the group shares its partitions out."),
+    Name,
+    Meta(
+        description="How the group shares its partitions out: sticky, range, round_robin, shared, or another that the "
+        "brokers have."
+    ),
 ]
 MemberId = Annotated[
     str,

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from lanner import limits
-from lanner.api.rest import build_app, group_shapes
-from lanner.cluster.assignors import ASSIGNORS
+from lanner.api.rest import build_app
 from lanner.errors import MemberFenced, MemberUnknown
 from lanner.forwarding.unpacking import Handed
 from lanner.forwarding.values import Delivered
@@ -384,8 +384,14 @@ async def test_an_eviction_ends_a_poll_that_waits(http: httpx.AsyncClient, servi
     assert service.asked("poll cancelled") == [None]
 
 
-def test_the_document_names_every_assignor() -> None:
-    assert set(group_shapes.ASSIGNORS) == set(ASSIGNORS)
+async def test_which_assignors_there_are_only_the_brokers_say(http: httpx.AsyncClient, service: FakeService) -> None:
+    for body in ({"assignor": "fair"}, {"assignor": "no name"}):
+        await http.patch("/v1/groups/billing", json=body)
+    assert service.asked("alter_group") == [AlterGroup("billing", "fair")]
+    shapes = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    for name in ("JoinRequest", "AlterGroupRequest"):
+        said = shapes[name]["properties"]["assignor"]
+        assert "enum" not in said and re.fullmatch(said["pattern"], "fair"), name
 
 
 async def test_a_group_is_moved_by_force_while_it_has_members(http: httpx.AsyncClient, service: FakeService) -> None:

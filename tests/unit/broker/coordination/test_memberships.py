@@ -11,9 +11,12 @@ import msgspec
 import pytest
 
 from lanner import features, limits
+from lanner.broker.coordination import coordination
 from lanner.broker.coordination.changes import JoinRate
+from lanner.broker.desks import memberships
 from lanner.calls import ANONYMOUS
 from lanner.cluster import METADATA_SET
+from lanner.cluster.assignors import ASSIGNORS, Answer, Question
 from lanner.errors import (
     ConnectionLost,
     GenerationAhead,
@@ -321,6 +324,27 @@ async def test_a_queue_group_hands_over_at_once_and_may_be_switched_to_shared_an
         touched = [(await offices[name].service.ask(ANONYMOUS, AlterGroup("g"))).control.generation for name in "abc"]
         assert touched == [told.generation + 1, told.generation + 2, told.generation + 3]
         await crowd.close()
+
+
+async def test_a_fifth_assignor_is_one_more_function_in_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (coordination, memberships):
+        monkeypatch.setattr(module, "ASSIGNORS", {**ASSIGNORS, "newest": to_the_newest})
+    async with opened() as offices:
+        offices.topic("orders", 6)
+        crowd = Crowd(offices)
+        first = await crowd.join("a", assignor="newest")
+        await crowd.until(lambda: first.held == ALL)
+        second = await crowd.join("b", assignor="newest")
+        await crowd.until(lambda: (first.held, second.held) == ([], ALL))
+        await offices["c"].service.ask(ANONYMOUS, AlterGroup("g", "sticky"))
+        await crowd.until(lambda: shared_out(first, second))
+        await offices["c"].service.ask(ANONYMOUS, AlterGroup("g", "newest"))
+        await crowd.until(lambda: (first.held, second.held) == ([], ALL))
+        await crowd.close()
+
+
+def to_the_newest(question: Question) -> Answer:
+    return dict.fromkeys(question.partition_ids(), max(one.number for one in question.subscribers))
 
 
 async def test_a_new_group_that_starts_at_the_latest_message_begins_everywhere_with_its_first_join() -> None:
