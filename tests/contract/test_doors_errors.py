@@ -198,6 +198,8 @@ def test_an_idempotency_key_that_was_used_for_other_messages(door: Door, topic: 
         [New(b"a", b"k", {"h": b"2"}), New(b"b", b"k")],
         [New(b"a", b"k", {"h": b"1"})],
         [*first, New(b"c", b"k")],
+        [one._replace(ttl_ms=90_000) for one in first],
+        [one._replace(delay_ms=90_000) for one in first],
     )
     for other in others:
         with pytest.raises(IdempotencyConflict):
@@ -205,6 +207,27 @@ def test_an_idempotency_key_that_was_used_for_other_messages(door: Door, topic: 
     again = door.publish(topic, *first, idempotency_key="order-7")
     assert again == [one._replace(duplicate=True) for one in stored]
     assert door.describe_topic(topic).partitions[0].end_offset == 2
+
+
+@brings(IdempotencyConflict)
+def test_an_idempotency_key_that_was_used_for_messages_with_other_delays_and_ttls(door: Door, topic: str) -> None:
+    door.create_topic(topic, partitions=1)
+    spans = ((3_600_000, 0), (0, 3_600_000), (3_600_000, 7_200_000))
+    for number, (delay_ms, ttl_ms) in enumerate(spans):
+        first, key = New(b"a", delay_ms=delay_ms, ttl_ms=ttl_ms), f"order-{number}"
+        stored = door.publish(topic, first, idempotency_key=key)
+        others = [{"delay_ms": delay_ms and delay_ms - 120_000}, {"ttl_ms": ttl_ms and ttl_ms + 120_000}]
+        others += [{"delay_ms": 0 if delay_ms else 60_000}, {"ttl_ms": 0 if ttl_ms else 60_000}]
+        if delay_ms and ttl_ms:
+            others += [{"ttl_ms": ttl_ms + 1}]
+        for other in others:
+            message = first._replace(**other)
+            if message != first:
+                with pytest.raises(IdempotencyConflict):
+                    door.publish(topic, message, idempotency_key=key)
+        again = door.publish(topic, first, idempotency_key=key)
+        assert again == [one._replace(duplicate=True) for one in stored]
+    assert door.describe_topic(topic).partitions[0].end_offset == len(spans)
 
 
 @brings(DeadLettersFull)

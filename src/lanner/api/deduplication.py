@@ -8,6 +8,8 @@ so the same request again makes the same ids.
 
 A key that was used before is a repetition only if the messages are the same. They are held against what the partition
 stored under the key, which every broker can read; only repetitions cost that. What retention took is not compared.
+Delays and TTLs are stored as times. How long they were when they were asked is known but for what the first request
+waited and what the clocks of brokers differ by, so they are compared within a tolerance.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ KEY_BYTES_MAX: Final = limits.DEDUP_ID_BYTES_MAX - 12
 _KEY_PATTERN: Final = re.compile(rb"[!-~]{1,%d}" % KEY_BYTES_MAX)
 _SLICE_BYTES_MAX: Final = limits.MIB
 _SLICE_MESSAGES_MAX: Final = 4_096
+_SPAN_TOLERANCE_MS: Final = 60_000  # between a delay or TTL and the same one of the request that was stored
 
 
 def check_key(key: bytes, what: str) -> bytes:
@@ -73,8 +76,12 @@ async def refuse_other_messages(
     topic: str,
     messages: Sequence[NewMessage],
     stored: Sequence[Stored],
+    asked_ms: int = 0,
 ) -> None:
-    """Raise IdempotencyConflict when a known key came with other messages than those that were stored under it."""
+    """Raise IdempotencyConflict when a known key came with other messages than those that were stored under it.
+
+    Times of delivery and of expiry are compared by how far they lie behind `asked_ms`.
+    """
     slices: defaultdict[tuple[bytes, int], list[tuple[int, NewMessage]]] = defaultdict(list)
     for message, one in zip(messages, stored, strict=True):
         if one.duplicate:
@@ -83,18 +90,36 @@ async def refuse_other_messages(
         first = min(offset for offset, _ in found)
         answer = await ask(Fetch(topic, partition, first, 1))  # of however many bytes: one batch always comes
         for fetched, data in zip(answer.control.batches, answer.bulk, strict=True):
-            if fetched.base_offset == first and not _is_same(fetched, data, [message for _, message in found]):
+            same = [message for _, message in found]
+            if fetched.base_offset == first and not _is_same(fetched, data, same, asked_ms):
                 raise IdempotencyConflict(partition=partition, offset=first)
 
 
-def _is_same(fetched: FetchedBatch, data: bytes | memoryview, messages: Sequence[NewMessage]) -> bool:
+def _is_same(fetched: FetchedBatch, data: bytes | memoryview, messages: Sequence[NewMessage], asked_ms: int) -> bool:
     try:
         batch = decode(data)
     except MalformedBatch:
         return True
     if batch.positions is not None:  # retention kept some of its messages only
         return True
+    header, one = batch.header, messages[0]  # all messages of a slice have the same times
+    asked = (one.deliver_at_ms, one.expires_at_ms)
+    if not _has_same_spans((header.deliver_at_ms, header.expires_at_ms), fetched.append_ms, asked, asked_ms):
+        return False
     return fetched.count == len(messages) and all(
         (value, key, headers, batch.header.priority) == (one.value, one.key, dict(one.headers or {}), one.priority)
         for one, value, key, headers in zip(messages, batch.values(), batch.keys(), batch.headers(), strict=True)
+    )
+
+
+def _has_same_spans(stored: tuple[int, int], append_ms: int, asked: tuple[int, int], asked_ms: int) -> bool:
+    """Whether a delivery and an expiry, 0 where there is none, are as far away as they were."""
+    if [bool(one) for one in stored] != [bool(one) for one in asked]:
+        return False
+    if all(stored) and stored[1] - stored[0] != asked[1] - asked[0]:  # no clock lies between these
+        return False
+    return all(
+        abs((one - append_ms) - (other - asked_ms)) <= _SPAN_TOLERANCE_MS
+        for one, other in zip(stored, asked, strict=True)
+        if one
     )

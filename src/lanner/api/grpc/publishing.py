@@ -32,17 +32,17 @@ class Publishing:
         topic = check_name(asked.topic, "topic")
         messages: Sequence[NewMessage]
         kinds: list[object] | None = None
+        now = now_ms()
         if isinstance(asked, PlainPublish):
             messages = PlainMessages(asked.values)
         else:
-            now = now_ms()
             messages = [new_message(shape, place, now) for place, shape in enumerate(asked.messages)]
             kinds = [(shape.delay_ms, shape.ttl_ms) for shape in asked.messages] if asked.idempotency_key else None
         key = check_key(asked.idempotency_key.encode(), "idempotency_key") if asked.idempotency_key else b""
         marked = dedup_ids(key, messages, kinds)
         stored = await self._publish(topic, marked)
         if key:
-            await refuse_other_messages(self._backing.ask_with_bulk, topic, marked, stored)
+            await refuse_other_messages(self._backing.ask_with_bulk, topic, marked, stored, now)
         return publish_response(topic, stored)
 
     async def _publish(self, topic: str, messages: Sequence[NewMessage]) -> Placed:

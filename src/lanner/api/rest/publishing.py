@@ -24,17 +24,17 @@ async def publish_messages(call: Call[PublishManyRequest | PlainPublishRequest, 
     key = idempotency_key(call.headers)
     messages: Sequence[NewMessage]
     kinds: list[object] | None = None
+    now_ms = time.time_ns() // 1_000_000
     if isinstance(call.body, PlainPublishRequest):
         messages = PlainMessages([one.value.encode() for one in call.body.messages])
     else:
-        now_ms = time.time_ns() // 1_000_000
         messages = [_message(shape, place, now_ms) for place, shape in enumerate(call.body.messages)]
         kinds = [(shape.delay_ms, shape.ttl_ms) for shape in call.body.messages]
     await call.service.ensure_topic(call.identity, call.topic)
     marked = dedup_ids(key, messages, kinds)
     stored = await call.service.publish_messages(call.identity, call.topic, marked)
     if key:
-        await refuse_other_messages(call.ask, call.topic, marked, stored)
+        await refuse_other_messages(call.ask, call.topic, marked, stored, now_ms)
     return Raw(JSON, stored_reply(call.topic, stored))
 
 
