@@ -5,7 +5,6 @@ Adapters hold what a door tells (name, number, status, whether it is worth repea
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
 import time
@@ -21,6 +20,7 @@ from lanner.errors import (
     ConflictError,
     DeadLetterNotFound,
     DeadLettersFull,
+    FenceConflict,
     GroupExpired,
     GroupKindConflict,
     GroupNotFound,
@@ -39,24 +39,22 @@ from lanner.errors import (
     ProtocolError,
     RequestTimeout,
     SequenceGap,
-    ServiceUnavailable,
+    SequencePassed,
     StaleIncarnation,
-    StorageFull,
     TopicExists,
     TopicFull,
     TopicNotFound,
+    TransactionUnknown,
     UnsupportedVersion,
     ValidationError,
     from_wire,
 )
-from lanner.testing.process import HOST, free_port
-from lanner.testing.proxy_process import ProxyProcess
 from lanner.wire.messages import Commit, ErrorReply, Publish
-from tests.contract.conftest import doors_of, doors_to, start
+from lanner.wire.staging import Begin, Claim, Forget
 from tests.contract.doors.door import Door, Grant, Leased, New, Seen, View
 from tests.contract.doors.grpc import GrpcDoor
 from tests.contract.doors.native import NativeDoor
-from tests.contract.doors.parity import DOORS, brings, everywhere
+from tests.contract.doors.parity import brings, everywhere
 from tests.contract.doors.rest import RestDoor
 
 # ------------------------------------------------------------------ what is named is not there, or is already
@@ -278,64 +276,36 @@ def test_a_topic_at_its_bound(door: Door, topic: str) -> None:
             door.publish(topic, New(b"v" * 1_000))
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Door]]]:
-    """A broker whose disk is below its reserve, and a proxy before it."""
-    with (
-        start(tmp_path_factory, "full", disk_reserve_bytes=1 << 60) as process,
-        ProxyProcess(process.data.parent, process.native) as proxy,
-    ):
-        for doors, proxied in zip(doors_to(process), doors_of(proxy), strict=True):
-            doors["native"].create_topic("full", partitions=1)
-            yield {"broker": doors, "proxy": proxied}
+# ------------------------------------------------------------------ transactions
 
 
-@brings(StorageFull)
-def test_a_disk_below_its_reserve(full: dict[str, dict[str, Door]], door: Door) -> None:
-    same = full[door.place][door.name]
-    with pytest.raises(StorageFull):
-        same.publish("full", New(b"v"))
-    assert same.poll("full", "g") == []
+def _begin(topic: str, **changes: Any) -> Begin:
+    return Begin(
+        **{"transaction": topic, "owner": "nightly", "sequence": 7, "commit_id": bytes(16), **changes}, participants=[]
+    )
 
 
-@pytest.fixture(scope="module")
-def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
-    """A founder that waits for others who never come, and a proxy that waits for it: where their doors are."""
-    process = start(tmp_path_factory, "lonely")
-    process.settings["seeds"] = (process.native, f"{HOST}:{free_port()}", f"{HOST}:{free_port()}")
-    proxy = ProxyProcess(process.data.parent, process.native)
-    try:
-        addresses = {}
-        for place, one, grpc_address in (
-            ("broker", process, process.settings["grpc"]),
-            ("proxy", proxy, proxy.grpc),
-        ):
-            one.launch()
-            ends = time.monotonic() + 30
-            while one.status_of("/healthz") != 200 or not _listens(grpc_address):
-                assert one.running and time.monotonic() < ends, one.log_tail()
-                time.sleep(0.02)
-            addresses[place] = {"native": one.native, "REST": f"{one.host}:{one.http_port}", "gRPC": grpc_address}
-        yield addresses
-    finally:
-        proxy.kill()
-        process.kill()
+@brings(TransactionUnknown)
+def test_a_transaction_that_was_forgotten(door: NativeDoor, topic: str) -> None:
+    door.ask(_begin(topic))
+    door.ask(Forget([topic]))
+    with pytest.raises(TransactionUnknown):
+        door.ask(_begin(topic))
 
 
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0
+@brings(FenceConflict)
+def test_a_transaction_that_another_owner_has_claimed(door: NativeDoor, topic: str) -> None:
+    door.ask(_begin(topic))
+    door.ask(Claim(topic, "weekly"))
+    with pytest.raises(FenceConflict):
+        door.ask(_begin(topic, sequence=8, commit_id=b"1" * 16))
 
 
-@brings(ServiceUnavailable)
-def test_a_broker_that_does_not_belong_to_its_cluster_yet(lonely: dict[str, dict[str, str]], door: Door) -> None:
-    with pytest.raises(ServiceUnavailable):
-        other = DOORS[door.name](lonely[door.place][door.name])
-        try:
-            other.list_topics()
-        finally:
-            other.close()
+@brings(SequencePassed)
+def test_a_sequence_that_its_transaction_has_passed(door: NativeDoor, topic: str) -> None:
+    door.ask(_begin(topic))
+    with pytest.raises(SequencePassed):
+        door.ask(_begin(topic, sequence=6, commit_id=b"1" * 16))
 
 
 # ------------------------------------------------------------------ the shape of requests

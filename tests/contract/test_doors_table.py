@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from lanner.calls.table import ROWS
-from tests.contract import test_doors, test_doors_errors, test_doors_members
-from tests.contract.doors.parity import CALLS, DOCUMENT, NATIVE_ONLY, document, gaps
+from tests.contract import test_doors, test_doors_brokers, test_doors_errors, test_doors_members
+from tests.contract.doors.parity import CALLS, DOCUMENT, NATIVE_ONLY, document, false_reasons, gaps
 
-SUITE = (test_doors, test_doors_errors, test_doors_members)  # importing them registers their cases
+SUITE = (test_doors, test_doors_brokers, test_doors_errors, test_doors_members)  # importing them registers their cases
 
 
 def test_every_call_and_every_error_is_shown_over_each_door_or_excused() -> None:
     assert gaps() == []
+
+
+def test_every_test_that_a_reason_cites_shows_the_error() -> None:
+    assert false_reasons() == []
 
 
 def test_every_row_of_the_table_of_calls_is_in_the_suite_or_excused() -> None:

@@ -86,7 +86,7 @@ class GrpcDoor(Door):
         try:
             return getattr(self.queue, method)(timeout=30.0, **fields)
         except grpc.RpcError as error:
-            raise _told(error) from None
+            raise as_told(error) from None
 
     def _serve(self, call: str, **fields: Any) -> Any:
         return self.ask(self.served[call], **fields)
@@ -241,7 +241,7 @@ class GrpcDoor(Door):
         return {"state": self._serve("raft_status", topic=topic, partition=partition).state}
 
 
-def _told(error: grpc.RpcError) -> Exception:
+def as_told(error: grpc.RpcError) -> Exception:
     """What a call ended with, when it is an error of the catalogue; else gRPC's own."""
     trailers = dict(error.trailing_metadata() or ())
     if "lanner-error" not in trailers:

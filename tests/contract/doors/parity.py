@@ -8,6 +8,7 @@ that is not in it.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +31,6 @@ from lanner.errors import (
     NotInstalled,
     NotLeader,
     NotSupported,
-    Overloaded,
     PermissionDenied,
     ProducerFenced,
     ProducerUnknown,
@@ -57,7 +57,8 @@ from tests.contract.doors.native import NativeDoor
 from tests.contract.doors.rest import RestDoor
 
 DOORS: Final[Mapping[str, type[Door]]] = {kind.name: kind for kind in (NativeDoor, RestDoor, GrpcDoor)}
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "doors.md"
+ROOT: Final = Path(__file__).parents[3]
+DOCUMENT: Final = ROOT / "docs" / "doors.md"
 _SECTION: Final = "<!-- begin: {0} -->\n{1}\n<!-- end: {0} -->"
 
 # The calls of the suite, and the command of the table of calls that each comes to.
@@ -97,32 +98,33 @@ NOT_SERVED: Final[Mapping[tuple[str, str], str]] = {}
 
 _BATCHES: Final = "batches are made and numbered by clients of the native door only"
 _LATER: Final = "there are no credentials and no access rules yet"
-_SEVERAL: Final = "needs several brokers: tests/unit/broker/test_calls.py and tests/integration/test_any_broker.py"
-_BROKEN: Final = "needs a broker that is broken: tests/integration"
 _OWN: Final = "raised where it happens, and crosses no door"
 _CLASS: Final = "only the kinds below it are raised"
+_HOP: Final = "needs several brokers: tests/unit/broker/test_calls.py"
+_LATE: Final = "needs a broker that does not answer another: tests/unit/broker/links/test_peers.py"
+_ROTTEN: Final = "needs a disk that lost what it held: tests/integration/test_damage.py"
+_ABORTED: Final = "needs a transaction that fails under way: tests/integration/test_client_transactions.py"
+_BUSY: Final = "needs a commit that is under way: tests/integration/test_staging_desk.py"
 
-# Errors that no door brings about in the suite: everywhere the same reason.
+# Errors that no door brings about in the suite: everywhere the same reason. What it cites shows the error by name.
 BROUGHT_NOWHERE: Final[Mapping[type[LannerError], str]] = {
     LannerError: _CLASS,
     Unauthenticated: _LATER,
     BrokerRemoved: "told between brokers",
-    NotLeader: _SEVERAL,
-    BadGateway: _SEVERAL,
-    DeadlineExceeded: _SEVERAL,
-    Overloaded: "needs more in hand than one caller has: tests/integration/test_greedy_callers.py",
+    NotLeader: _HOP,
+    BadGateway: _HOP,
+    DeadlineExceeded: _LATE,
     ConnectionLost: _OWN,
-    ServerError: _BROKEN,
-    StorageDamaged: _BROKEN,
-    StorageFailed: _BROKEN,
-    UnknownRecord: _BROKEN,
+    ServerError: "needs a fault in a broker's own code: tests/unit/api/rest/test_app.py",
+    StorageDamaged: _ROTTEN,
+    StorageFailed: "needs a disk that fails: tests/integration/test_bad_disk.py",
+    UnknownRecord: "needs a record of a later release: tests/unit/broker/test_outages.py",
     DataDirectoryRefused: _OWN,
     NotInstalled: _OWN,
-    NotSupported: "needs a cluster of an older release: tests/integration/test_rolling_upgrade.py",
-    **dict.fromkeys(
-        (FenceConflict, StageExpired, TransactionUnknown, TransactionAborted, TransactionBusy, SequencePassed),
-        _TRANSACTIONS,
-    ),
+    NotSupported: "needs a cluster below its feature level: tests/unit/broker/coordination/test_memberships.py",
+    StageExpired: _ABORTED,
+    TransactionAborted: _ABORTED,
+    TransactionBusy: _BUSY,
 }
 
 # Errors that only some doors bring about, and why others do not.
@@ -130,6 +132,10 @@ NOT_BROUGHT: Final[Mapping[type[LannerError], Mapping[str, str]]] = {
     **{
         kind: dict.fromkeys(("REST", "gRPC"), _BATCHES)
         for kind in (MalformedBatch, ProducerFenced, ProducerUnknown, SequenceGap)
+    },
+    **{
+        kind: dict.fromkeys(("REST", "gRPC"), "transactions are for clients of the native door")
+        for kind in (FenceConflict, SequencePassed, TransactionUnknown)
     },
     IdempotencyConflict: {"native": "a batch is repeated under its producer's sequence; its client compares"},
     StaleIncarnation: dict.fromkeys(("REST", "gRPC"), "callers name a topic, never one incarnation of it"),
@@ -198,6 +204,19 @@ def gaps() -> list[str]:
     for error in catalogue().values():
         if (error in BROUGHT_NOWHERE) == bool(_brought[error]):
             found.append(f"{error.__name__} must be brought about, or excused: one of the two")
+    return found
+
+
+def false_reasons() -> list[str]:
+    """Tests that a reason cites, and that are not there or do not name the error."""
+    reasons = [*BROUGHT_NOWHERE.items()]
+    reasons += [(error, reason) for error, doors in NOT_BROUGHT.items() for reason in doors.values()]
+    found = []
+    for error, reason in reasons:
+        for path in re.findall(r"tests/[a-z_/.]+", reason):
+            named = ROOT / path
+            if not named.is_file() or not re.search(rf"\b{error.__name__}\b", named.read_text(encoding="utf-8")):
+                found.append(f"{path} shows no {error.__name__}")
     return found
 
 

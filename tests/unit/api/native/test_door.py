@@ -15,15 +15,17 @@ from lanner.broker.service import Service
 from lanner.calls import ROWS, Answer, Bulk, Identity, Row, row_of
 from lanner.errors import (
     ConnectionLost,
+    LannerError,
     LeaseLost,
     Overloaded,
     ServerError,
     ServiceUnavailable,
     TopicNotFound,
+    catalogue,
 )
 from lanner.net.connector import ClientLink, open_connection
 from lanner.partition import Appended
-from lanner.wire import members, messages
+from lanner.wire import cluster, members, messages
 from lanner.wire.messages import Call, Command, Empty, Poll, Polled, Publish, SettleItem
 from tests.native_sessions import Unread, all_ended, break_silently
 from tests.unit.wire.test_connection import SAMPLES
@@ -169,6 +171,28 @@ async def test_errors_of_a_publish_arrive_as_themselves_whether_raised_now_or_la
         service.published[1][2].cancel()
         with pytest.raises(ServiceUnavailable):
             await reply
+
+
+@pytest.mark.parametrize("kind", catalogue().values(), ids=lambda kind: kind.__name__)
+async def test_every_error_arrives_as_itself_with_its_details_and_the_door_goes_on(kind: type[LannerError]) -> None:
+    calls: list[tuple[Command, Any, list[bytes]]] = [
+        (Command.PUBLISH, Publish("t", 0), [b"x"]),
+        (Command.POLL, Poll("g", "t", "m", 1), []),
+        (Command.RAFT_STATUS, SAMPLES[cluster.RaftStatus], []),
+    ]
+    async with opened() as (service, _, link):
+        service.problem = kind("it is so", partition=3)
+        for command, call, bulk in calls:
+            with pytest.raises(kind) as caught:
+                await (link.poll(call).polled if isinstance(call, Poll) else link.request(command, call, bulk))
+            assert (caught.value.code, caught.value.name, caught.value.message) == (
+                kind.code,
+                kind.__name__,
+                "it is so",
+            )
+            assert (caught.value.retryable, caught.value.details["partition"]) == (kind.retryable, 3)
+        service.problem = None
+        assert (await link.request(Command.PING, Empty())).control == Empty()
 
 
 async def test_a_failure_of_the_service_is_a_server_error_and_the_door_goes_on(

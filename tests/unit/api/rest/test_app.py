@@ -20,6 +20,7 @@ from lanner.errors import (
     ServiceUnavailable,
     StorageFull,
     TopicFull,
+    catalogue,
 )
 from tests.unit.api.rest.conftest import READY
 
@@ -167,6 +168,16 @@ async def test_a_catalogue_error_keeps_falconqs_type_and_its_own_name(http, serv
     assert reply.json()["type"] == kind
     assert reply.json()["details"]["error"] == failure.name
     assert reply.json()["details"].get("retryable", False) is failure.retryable
+
+
+@pytest.mark.parametrize("kind", catalogue().values(), ids=lambda kind: kind.__name__)
+async def test_every_error_has_its_status_and_its_name(http, service, kind):
+    service.failure = kind(partition=3)
+    reply = await http.post("/v1/topics/orders/messages", json={"messages": [{"value": "x"}]})
+    assert (reply.status_code, reply.json()["type"]) == (kind.http_status, kind.__name__)
+    details = {"error": kind.__name__, "partition": 3} | ({"retryable": True} if kind.retryable else {})
+    assert reply.json()["details"] == details
+    assert reply.json()["message"] == kind().message
 
 
 async def test_an_overloaded_broker_says_when_to_come_back(http, service):
