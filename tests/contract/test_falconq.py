@@ -13,9 +13,11 @@ import httpx
 import pytest
 
 from lanner.broker.settings import BrokerSettings
+from lanner.proxy.server import ProxyServer
+from lanner.proxy.settings import ProxySettings
 from lanner.server import Server
 
-SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "native": "", "disk_reserve_bytes": 0}
+SETTINGS: dict[str, Any] = {"http": "127.0.0.1:0", "native": "127.0.0.1:0", "disk_reserve_bytes": 0}
 
 
 class Broker:
@@ -30,12 +32,17 @@ class Broker:
         self._server = Server(BrokerSettings(data=str(self._data), **SETTINGS, **settings))
         await self._server.start()
         assert self._server.http_address is not None
-        host, port = self._server.http_address
-        self.http = httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30)
+        self.http = client_of(self._server.http_address)
 
     async def stop(self) -> None:
         await self.http.aclose()
         await self._server.stop()
+
+    @property
+    def native(self) -> str:
+        assert self._server.native_address is not None
+        host, port = self._server.native_address
+        return f"{host}:{port}"
 
     async def restart(self) -> None:
         await self.stop()
@@ -81,6 +88,31 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await broker.stop()
 
 
+@pytest.fixture(params=["broker", "proxy"])
+async def anywhere(request: pytest.FixtureRequest, broker: Broker) -> AsyncIterator[Broker]:
+    """A broker that is asked by itself, or through a proxy before it."""
+    if request.param == "broker":
+        yield broker
+        return
+    proxy = ProxyServer(ProxySettings(broker.native, native="", http="127.0.0.1:0"))
+    await proxy.start()
+    try:
+        await proxy.until_ready()
+        address = proxy.address("http")
+        assert address is not None
+        async with client_of(address) as http:
+            direct, broker.http = broker.http, http
+            yield broker
+            broker.http = direct
+    finally:
+        await proxy.stop()
+
+
+def client_of(address: tuple[str, int]) -> httpx.AsyncClient:
+    host, port = address
+    return httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30)
+
+
 def values(messages: list[dict[str, Any]], name: str = "v") -> list[str]:
     return [message[name] for message in messages]
 
@@ -88,19 +120,19 @@ def values(messages: list[dict[str, Any]], name: str = "v") -> list[str]:
 # ------------------------------------------------------------------ the six calls
 
 
-async def test_publish_answers_with_the_contracts_fields(broker):
-    answer = await broker.publish("orders", "hello", "high", partitionKey="customer-7")
+async def test_publish_answers_with_the_contracts_fields(anywhere):
+    answer = await anywhere.publish("orders", "hello", "high", partitionKey="customer-7")
     assert answer.keys() == {"status", "topic", "partitionID", "offset", "priority"}
     assert (answer["status"], answer["topic"], answer["priority"]) == ("message committed", "orders", "high")
-    again = await broker.publish("orders", "hello", "low", partitionKey="customer-7")
+    again = await anywhere.publish("orders", "hello", "low", partitionKey="customer-7")
     assert again["partitionID"] == answer["partitionID"]
     assert again["offset"] == answer["offset"] + 1
 
 
-async def test_consume_answers_with_the_contracts_fields(broker):
-    await broker.create("orders", partitions=1)
-    await broker.publish("orders", "hello", "high")
-    answer = await broker.consume("orders", "billing", partitionID=0)
+async def test_consume_answers_with_the_contracts_fields(anywhere):
+    await anywhere.create("orders", partitions=1)
+    await anywhere.publish("orders", "hello", "high")
+    answer = await anywhere.consume("orders", "billing", partitionID=0)
     assert answer == {
         "topic": "orders",
         "consumerID": "billing",
@@ -110,35 +142,35 @@ async def test_consume_answers_with_the_contracts_fields(broker):
         "count": 1,
         "messages": [{"v": "hello", "p": "high", "Offset": 0, "partitionID": 0, "id": "orders/0/0"}],
     }
-    everywhere = await broker.consume("orders", "other")
+    everywhere = await anywhere.consume("orders", "other")
     assert everywhere.keys() == answer.keys() - {"partitionID"}
 
 
-async def test_peek_answers_high_first_among_what_is_at_or_after_the_offset(broker):
-    await broker.create("orders", partitions=1)
+async def test_peek_answers_high_first_among_what_is_at_or_after_the_offset(anywhere):
+    await anywhere.create("orders", partitions=1)
     for message, priority in (("h0", "high"), ("l1", "low"), ("h2", "high"), ("l3", "low")):
-        await broker.publish("orders", message, priority)
-    reply = await broker.http.get("/topic/orders/peek?offset=1&batch=10&partitionID=0")
+        await anywhere.publish("orders", message, priority)
+    reply = await anywhere.http.get("/topic/orders/peek?offset=1&batch=10&partitionID=0")
     answer = reply.json()
     assert values(answer["messages"]) == ["h2", "l1", "l3"]
     assert answer.keys() == {"topic", "partitionID", "startOffset", "nextOffset", "count", "messages"}
     assert (answer["startOffset"], answer["nextOffset"], answer["count"]) == (1, 4, 3)
-    default = (await broker.http.get("/topic/orders/peek")).json()
+    default = (await anywhere.http.get("/topic/orders/peek")).json()
     assert (values(default["messages"]), default["startOffset"]) == (["h0"], 0)
-    again = (await broker.http.get("/topic/orders/peek")).json()
+    again = (await anywhere.http.get("/topic/orders/peek")).json()
     assert again == default
 
 
-async def test_topics_partitions_and_raft_stats_answer_with_the_contracts_fields(broker):
-    await broker.publish("orders", "hello")
-    assert (await broker.http.get("/topics")).json() == {"topics": ["orders"]}
-    partitions = (await broker.http.get("/topics/orders/partitions")).json()
+async def test_topics_partitions_and_raft_stats_answer_with_the_contracts_fields(anywhere):
+    await anywhere.publish("orders", "hello")
+    assert (await anywhere.http.get("/topics")).json() == {"topics": ["orders"]}
+    partitions = (await anywhere.http.get("/topics/orders/partitions")).json()
     assert partitions["topic"] == "orders"
     assert [partition["id"] for partition in partitions["partitions"]] == [0, 1, 2]
     assert partitions["activePartitions"] == [{"id": 0}, {"id": 1}, {"id": 2}]
     assert partitions["configuredPartitions"] == 3
     assert partitions["partitionKeyStrategy"] == "consistent_hash+round_robin_fallback"
-    stats = (await broker.http.get("/raft/stats?topic=orders&partitionID=0")).json()
+    stats = (await anywhere.http.get("/raft/stats?topic=orders&partitionID=0")).json()
     wanted = {"state", "term", "commit_index", "applied_index", "last_log_index", "num_peers", "latest_configuration"}
     assert wanted <= stats.keys()
     assert stats["state"] == "Leader"
@@ -162,40 +194,40 @@ async def test_topics_partitions_and_raft_stats_answer_with_the_contracts_fields
         ("GET", "/raft/stats?topic=orders&partitionID=9", None, 404, "NotFoundError"),
     ],
 )
-async def test_an_error_has_a_type_a_message_and_details(broker, method, path, body, status, kind):
-    await broker.publish("orders", "x")
-    reply = await broker.http.request(method, path, json=body)
+async def test_an_error_has_a_type_a_message_and_details(anywhere, method, path, body, status, kind):
+    await anywhere.publish("orders", "x")
+    reply = await anywhere.http.request(method, path, json=body)
     assert reply.status_code == status
     assert reply.json()["type"] == kind
     assert reply.json()["message"]
     assert reply.json()["details"]["error"]
 
 
-async def test_a_value_that_is_not_utf8_comes_back_as_it_went_in(broker):
+async def test_a_value_that_is_not_utf8_comes_back_as_it_went_in(anywhere):
     given = base64.b64encode(bytes(range(256))).decode()
-    await broker.publish("orders", given, encoding="base64")
-    (message,) = (await broker.consume("orders", "billing"))["messages"]
+    await anywhere.publish("orders", given, encoding="base64")
+    (message,) = (await anywhere.consume("orders", "billing"))["messages"]
     assert (message["v"], message["encoding"]) == (given, "base64")
 
 
-async def test_each_consumer_id_has_its_own_progress(broker):
-    await broker.publish("orders", "a")
+async def test_each_consumer_id_has_its_own_progress(anywhere):
+    await anywhere.publish("orders", "a")
     for consumer in ("one", "two", "a name with spaces"):
-        assert values((await broker.consume("orders", consumer))["messages"]) == ["a"]
-        assert (await broker.consume("orders", consumer))["messages"] == []
+        assert values((await anywhere.consume("orders", consumer))["messages"]) == ["a"]
+        assert (await anywhere.consume("orders", consumer))["messages"] == []
 
 
-async def test_an_idempotency_key_publishes_once(broker):
+async def test_an_idempotency_key_publishes_once(anywhere):
     offsets = [
         (
-            await broker.http.post(
+            await anywhere.http.post(
                 "/topic/orders/publish", json={"message": "x"}, headers={"Idempotency-Key": "refund-1"}
             )
         ).json()["offset"]
         for _ in range(3)
     ]
     assert offsets == [offsets[0]] * 3
-    assert len(await broker.consume_all("orders", "billing")) == 1
+    assert len(await anywhere.consume_all("orders", "billing")) == 1
 
 
 # ------------------------------------------------------------------ what went wrong there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,22 +17,32 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from lanner.testing.cluster_process import ClusterProcess
 from lanner.testing.process import HOST, BrokerProcess, free_port
+from lanner.testing.proxy_process import ProxyProcess
 from tests.grpc_client import Service, error_of
 
 PROTOS = Path(__file__).parents[2] / "proto"
 
 
+@pytest.fixture(scope="module", params=["broker", "proxy"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Whether a broker is asked by itself, or through a proxy before it."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[BrokerProcess]:
     settings = {"disk_reserve_bytes": 0, "grpc": f"{HOST}:{free_port()}", "default_partitions": 1}
     with BrokerProcess(tmp_path_factory.mktemp("grpc") / "data", settings=settings) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def channel(broker: BrokerProcess) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(broker.settings["grpc"]) as channel:
-        yield channel
+def channel(broker: BrokerProcess, place: str) -> Iterator[grpc.Channel]:
+    with contextlib.ExitStack() as opened:
+        address = broker.settings["grpc"]
+        if place == "proxy":
+            address = opened.enter_context(ProxyProcess(broker.data.parent, broker.native)).grpc
+        yield opened.enter_context(grpc.insecure_channel(address))
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +278,7 @@ def at_rest(value: Callable[[], int]) -> int:
     return before
 
 
+@pytest.mark.parametrize("place", ["broker"], indirect=True)
 def test_a_subscription_stops_pushing_when_its_client_stops_reading(queue: Service, broker: BrokerProcess) -> None:
     queue.CreateTopic(topic="pushed", settings={"partitions": "1", "lease_ms": "600000"})
     count, size = 120, 500_000

@@ -5,6 +5,7 @@ One broker, and three with every call through a broker that does not lead.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 
 from lanner.testing.cluster_process import ClusterProcess
 from lanner.testing.process import HOST, BrokerProcess, free_port
+from lanner.testing.proxy_process import ProxyProcess
 from tests.grpc_client import Service, error_of
 
 HERE = Path(__file__).parent
@@ -25,17 +27,26 @@ def client_of(channel: grpc.Channel) -> Service:
     return Service(channel, HERE, "queue_client.proto", "queue.v1.QueueService")
 
 
+@pytest.fixture(scope="module", params=["broker", "proxy"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Whether a broker is asked by itself, or through a proxy before it."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[BrokerProcess]:
     settings = {"disk_reserve_bytes": 0, "grpc": f"{HOST}:{free_port()}"}
     with BrokerProcess(tmp_path_factory.mktemp("grpc") / "data", settings=settings) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def channel(broker: BrokerProcess) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(broker.settings["grpc"]) as channel:
-        yield channel
+def channel(broker: BrokerProcess, place: str) -> Iterator[grpc.Channel]:
+    with contextlib.ExitStack() as opened:
+        address = broker.settings["grpc"]
+        if place == "proxy":
+            address = opened.enter_context(ProxyProcess(broker.data.parent, broker.native)).grpc
+        yield opened.enter_context(grpc.insecure_channel(address))
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +191,7 @@ def test_a_second_consumer_gets_its_share_and_the_first_hears_of_it(queue: Servi
     assert sorted(map(len, shares)) == [0, 1, 1, 1, 1]  # the fifth stands by
 
 
+@pytest.mark.parametrize("place", ["broker"], indirect=True)
 @pytest.mark.slow
 def test_a_consumer_that_is_silent_for_30_seconds_is_lost_and_its_partitions_move(queue: Service) -> None:
     queue.CreateTopic(topic="quiet", number_of_partitions=2, replication_factor=1)

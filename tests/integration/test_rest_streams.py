@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from lanner.testing.process import BrokerProcess
+from lanner.testing.proxy_process import ProxyProcess
 
 SETTINGS = {"disk_reserve_bytes": 0, "default_partitions": 1, "segment_bytes": 4 << 20}
 
@@ -22,15 +23,30 @@ class Event(NamedTuple):
     data: Any
 
 
+@pytest.fixture(scope="module", params=["broker", "proxy"])
+def place(request: pytest.FixtureRequest) -> str:
+    """Whether a broker is asked by itself, or through a proxy before it."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("streams") / "data", settings=SETTINGS) as process:
         yield process
 
 
+@pytest.fixture(scope="module")
+def url(broker: BrokerProcess, place: str) -> Iterator[str]:
+    if place == "broker":
+        yield broker.url
+        return
+    with ProxyProcess(broker.data.parent, broker.native) as proxy:
+        yield proxy.url
+
+
 @pytest.fixture
-def http(broker: BrokerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=broker.url, timeout=30.0, trust_env=False) as client:
+def http(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=30.0, trust_env=False) as client:
         yield client
 
 
@@ -128,6 +144,7 @@ def test_what_is_wrong_with_a_request_is_told_before_a_stream_begins(
     assert (answer.status_code, answer.json()["type"]) == (status, error)
 
 
+@pytest.mark.parametrize("place", ["broker"], indirect=True)
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
 def test_http_on_the_native_port_is_told_where_rest_is(broker: BrokerProcess, said: bytes) -> None:
     with socket.create_connection((broker.host, broker.native_port), timeout=10) as client:
