@@ -39,7 +39,7 @@ from lanner.errors import (
 )
 from lanner.net.connector import ClientLink, open_connection
 from lanner.server import Server
-from lanner.wire import administration, messages
+from lanner.wire import administration, members, messages
 from lanner.wire.messages import Command, Empty, Fetch, Metadata, Poll, Publish, SettleItem, SettleKind
 from tests.callers import Here
 from tests.native_sessions import Unread, all_ended
@@ -314,6 +314,25 @@ async def test_peek_offsets_commit_and_groups_over_the_wire(broker: Broker) -> N
         await broker.link.request(Command.DESCRIBE_GROUP, administration.DescribeGroup("orders", "workers"))
     ).control
     assert (described.kind, described.partitions[0].leased) == ("queue", 2)
+
+
+async def test_what_a_commit_brings_along_the_next_owner_gets_with_its_claim(broker: Broker) -> None:
+    await broker.publish(b"a")
+    for member_id, found, metadata in (("first", b"", b"\0 here"), ("second", b"\0 here", b"")):
+        join = members.JoinGroup("readers", "stream", member_id, ["orders"])
+        view = (await broker.link.request(Command.JOIN_GROUP, join)).control
+        while not view.held:
+            beat = members.Heartbeat("readers", member_id, view.number, view.generation, wait_ms=5_000)
+            view = (await broker.link.request(Command.HEARTBEAT, beat)).control
+        seen = (member_id, view.number, view.generation)
+        claim = members.ClaimPartitions("orders", "readers", *seen, view.held[0].incarnation, [0])
+        [claimed] = (await broker.link.request(Command.CLAIM_PARTITIONS, claim)).control.partitions
+        assert (claimed.code, claimed.metadata) == (0, found)
+        commit = messages.Commit("readers", "orders", {0: 1}, member_id, 0, None, *seen, metadata={0: metadata})
+        await broker.link.request(Command.COMMIT, commit)
+        committed = await broker.link.request(Command.COMMITTED, messages.Committed("readers", "orders"))
+        assert committed.control.metadata == ({0: metadata} if metadata else {})
+        await broker.link.request(Command.LEAVE_GROUP, members.LeaveGroup("readers", member_id))
 
 
 async def test_a_rejected_message_is_listed_redriven_and_delivered_again(broker: Broker) -> None:

@@ -463,6 +463,16 @@ def test_a_machine_that_is_loaded_from_its_rows_knows_all_of_it(world: Groups) -
     Cluster(rows).check()
 
 
+def test_the_bytes_that_a_member_brings_are_kept_as_they_are(world: Groups) -> None:
+    world.join_group("m1", opaque=b"\0\1")
+    world.join_group("m2", instance="web-1", opaque=b"\xff" * limits.OPAQUE_BYTES_MAX)
+    world.save()
+    world.join_group("m3", instance="web-1", opaque=b"new")
+    world.restart()
+    members = world.group().members
+    assert {one.member: one.opaque for one in members.values()} == {"m1": b"\0\1", "m3": b"new"}
+
+
 def test_without_groups_the_rows_are_those_of_the_release_before(world: Groups) -> None:
     counters = world.machine.all_rows()[b"c"]
     assert counters[0] == 0x99, "nine fields"

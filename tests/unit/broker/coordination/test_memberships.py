@@ -459,6 +459,24 @@ async def test_members_are_listed_with_what_they_hold_and_who_hears_them() -> No
         await crowd.close()
 
 
+async def test_the_bytes_that_a_member_brings_are_kept_as_they_are_also_over_a_restart() -> None:
+    async with opened() as offices:
+        offices.topic("orders", 1)
+        member = Member(offices["b"], opaque=b"\0\1")
+        await member.join()
+
+        def kept(name: str) -> list[bytes]:
+            return [
+                one.opaque for group in offices[name].engine.cluster.groups().values() for one in group.members.values()
+            ]
+
+        await offices["a"].until(lambda: all(kept(name) == [b"\0\1"] for name in "abc"), 5_000)
+        for name in "abc":
+            offices.stop(offices[name])
+            offices.restart(name)
+        await offices["a"].until(lambda: all(kept(name) == [b"\0\1"] for name in "abc"), 5_000)
+
+
 async def test_a_page_of_members_is_bounded_by_its_bytes_and_the_next_goes_on() -> None:
     """Each wants as many topics as a subscription may name."""
     async with opened("a") as offices:
