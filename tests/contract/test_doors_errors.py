@@ -25,7 +25,6 @@ from lanner.errors import (
     GroupKindConflict,
     GroupNotFound,
     IdempotencyConflict,
-    LannerError,
     LeaseLost,
     MalformedBatch,
     MessageTooLarge,
@@ -481,7 +480,9 @@ def test_bad_input_is_refused_by_name(door: Door, topic: str, what: str, doors: 
 
 @everywhere()
 def test_a_refusal_names_what_is_wrong(door: Door, topic: str) -> None:
-    with pytest.raises(LannerError, match="partitions is 0"):
+    with pytest.raises(ValidationError, match="partitions is 0") as caught:
         door.create_topic(topic, partitions=0)
-    with pytest.raises(LannerError, match="colour"):
+    assert caught.value.details["field"] == "partitions"
+    with pytest.raises(ValidationError, match="colour") as caught:
         door.create_topic(topic, colour="blue")
+    assert caught.value.details["field"] == "colour"

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
 
 from tests.contract.doors.door import (
     BY_NAME,
@@ -248,10 +250,15 @@ def as_told(error: grpc.RpcError) -> Exception:
         return error
     name = trailers["lanner-error"]
     assert int(trailers["lanner-code"]) == BY_NAME[name].code
+    status, info = Status.FromString(trailers["grpc-status-details-bin"]), ErrorInfo()
+    assert (status.code, status.details[0].Unpack(info)) == (error.code().value[0], True)
+    assert (info.reason, info.domain) == (name, "lanner")
+    details = dict(info.metadata)
+    assert (details.pop("retryable", "") == "true") is ("lanner-retryable" in trailers)
     return told(
         name,
         error.details(),
-        {},
+        details,
         grpc_status=error.code().name,
         retryable=trailers.get("lanner-retryable") == "true",
     )
