@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -106,6 +107,12 @@ def test_a_cluster_survives_a_kill_and_a_night(tmp_path: Path, dev_port: int, mo
         assert [broker["http"] for broker in ready["brokers"]] == [
             f"http://127.0.0.1:{dev_port + 10 * n + 1}" for n in (1, 2, 3)
         ]
+        assert [broker["grpc"] for broker in ready["brokers"]] == [
+            f"127.0.0.1:{dev_port + 10 * n + 2}" for n in (1, 2, 3)
+        ]
+        for broker in ready["brokers"]:
+            with grpc.insecure_channel(broker["grpc"]) as channel:
+                grpc.channel_ready_future(channel).result(timeout=30)
         monkeypatch.setenv("LANNER_SERVERS", ready["servers"])
 
         lanner("topic", "create", "orders", "-p", "3")

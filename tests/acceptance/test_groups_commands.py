@@ -1,7 +1,9 @@
-"""The commands of docs/groups.md do what it shows; one with & at its end goes on in the background."""
+"""The commands of docs/groups.md do what it shows, one with & at its end goes on in the background; and those of
+docs/operations.md about members and clients."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,12 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import lanner
 from lanner.testing.process import BrokerProcess
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "groups.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = (DOCS / "groups.md").read_text(encoding="utf-8")
+OPERATIONS = (DOCS / "operations.md").read_text(encoding="utf-8")
 COMMANDS = [
     found
     for block in re.findall(r"^```console\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
@@ -65,3 +71,39 @@ def test_the_commands_do_what_is_shown(broker: BrokerProcess, tmp_path: Path) ->
                 continue
             answer = run(command)
             assert matches(answer, shown), f"{command}\nsays\n{answer}\nshown\n{shown}"
+        [evict] = re.findall(r"`lanner (group evict packing) [0-9a-f]{8}`", TEXT)
+        (member,) = members_of("packing")
+        said = run(f"{evict} {member['member_id'][:8]}")
+        assert said == f"Evicted {member['member_id']} (lanner-cli): 4 partitions go to others.\n"
+
+
+def members_of(group: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run(f"group members {group} --json"))["members"]
+    return found
+
+
+def test_operators_see_who_works_here_and_take_a_membership_away(broker: BrokerProcess) -> None:
+    """As docs/operations.md prints it: nothing but the comments is left out."""
+    blocks = re.findall(r"^```\n((?:lanner .*\n)+)```$", OPERATIONS, re.MULTILINE)
+    [block] = [one for one in blocks if "group evict" in one]
+    commands = [line.partition("#")[0].strip().removeprefix("lanner ") for line in block.splitlines()]
+    with lanner.sync.connect(broker.native, client_name="till") as queue:
+        queue.admin.create_topic("orders", partitions=2)
+        with (
+            queue.consumer("orders", "billing", assignor="sticky", instance="web-1") as evicted,
+            queue.consumer("audited", "audit"),
+        ):
+            until_settled("billing")
+            evicted.poll(wait_ms=0)  # only who has asked for something is told to use a group
+            answers = {command: squeezed(run(command)) for command in commands}
+            assert list(answers) == [
+                "client list",
+                "client list --group billing",
+                "group members billing",
+                "group evict billing web-1",
+            ]
+            every, some, members, evict = answers.values()
+            assert "till native" in every and "billing on orders as" in every
+            assert "billing on orders as" in some
+            assert members.startswith("billing: queue, sticky, generation ") and " orders/0-1" in members
+            assert re.fullmatch(r"Evicted [0-9a-f]+ \(web-1\): 2 partitions go to others\.", evict)

@@ -6,7 +6,9 @@ SHOWN has a row for each command there is, in an order in which each finds what 
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,7 +26,7 @@ LANNER = [sys.executable, "-m", "lanner.cli"]
 
 
 class Shown(NamedTuple):
-    """A command line, what it must show, and how it is used."""
+    """A command line, what it must show, and how it is used. MEMBER is the id of whoever is a member of crew."""
 
     words: str
     shows: str
@@ -60,6 +62,8 @@ SHOWN = [
     Shown("group alter crew --session-ms 20000", "a session has 20,000 ms"),
     Shown("group evict crew nobody", "has no member 'nobody'", code=1),
     Shown("client list --group crew", "crew on orders as"),
+    Shown("group evict crew MEMBER", "Evicted"),
+    Shown("group seek orders crew --to latest --force", "Moved crew"),
     Shown("dlq list orders billing", "0/3"),
     Shown("dlq show orders billing 0/3", "line 3"),
     Shown("dead-letters orders", "dead letters."),
@@ -143,9 +147,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExitStack]:
         assert "Traceback" not in dev.shown
 
 
+def member_of(group: str) -> str:
+    """The only one, as programs hear of it."""
+    done = subprocess.run([*LANNER, "group", "members", group, "--json"], stdout=subprocess.PIPE, check=True)
+    (member,) = json.loads(done.stdout)["members"]
+    return str(member["member_id"])
+
+
 @pytest.mark.parametrize("row", SHOWN, ids=lambda row: row.words)
 def test_a_command_on_a_terminal(cluster: ExitStack, tmp_path_factory: pytest.TempPathFactory, row: Shown) -> None:
-    terminal = Terminal([*LANNER, *row.words.split()], piped=row.piped, cwd=tmp_path_factory.mktemp("command"))
+    words = row.words.replace("MEMBER", member_of("crew")) if "MEMBER" in row.words else row.words
+    terminal = Terminal([*LANNER, *words.split()], piped=row.piped, cwd=tmp_path_factory.mktemp("command"))
     if row.stays:
         cluster.enter_context(terminal).until(row.shows)
         return

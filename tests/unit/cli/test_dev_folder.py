@@ -35,6 +35,10 @@ def test_an_empty_folder_becomes_three_brokers_on_the_ports_of_the_manual(tmp_pa
         ("127.0.0.1:7420", "127.0.0.1:7421"),
         ("127.0.0.1:7430", "127.0.0.1:7431"),
     ]
+    listens = [
+        [flag(folder.command(broker), f"--{door}") for door in ("native", "http", "grpc")] for broker in folder.brokers
+    ]
+    assert listens == [[f"127.0.0.1:{7400 + 10 * number + door}" for door in range(3)] for number in (1, 2, 3)]
     assert not folder.founded
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from lanner.cluster.assignors import Answer, Assignor, Question, Subscriber
 from lanner.model import TopicPartitionId
 
+RACKS = ("", "r1", "r2")  # the first: none
+
 
 def check_answer(question: Question, answer: Answer) -> None:
     """Every wanted partition has one owner, who wants it."""
@@ -74,11 +76,15 @@ def check_order(question: Question, assign: Assignor, answer: Answer) -> None:
 
 
 class History:
-    """Members join and leave, topics grow, subscriptions change; the answer before is the present one after."""
+    """Members join and leave, topics grow, subscriptions change; the answer before is the present one after.
 
-    def __init__(self, seed: int, *, equal: bool) -> None:
+    With racks members stand somewhere, or nowhere, and copies are here and there: they move with every question.
+    """
+
+    def __init__(self, seed: int, *, equal: bool, racks: bool = False) -> None:
         self._rng = random.Random(seed)
         self._equal = equal
+        self._racks = racks
         self._topics = {1: self._rng.randint(1, 3), 2: self._rng.randint(0, 2)}
         self._members: list[Subscriber] = []
         self._number = 0
@@ -89,13 +95,15 @@ class History:
         if self._rng.random() < 0.1:  # any starting point: another assignor was in use before
             numbers = [one.number for one in self._members] or [0]
             self.present = {partition_id: self._rng.choice(numbers) for partition_id in self.present}
-        return Question(tuple(self._members), dict(self._topics), dict(self.present))
+        question = Question(tuple(self._members), dict(self._topics), dict(self.present))
+        return question._replace(racks=self._choose_racks(question)) if self._racks else question
 
     def _change(self, kind: str) -> None:
         rng, members = self._rng, self._members
         if (kind == "j" and len(members) < 4) or not members:
             self._number += 1
-            members.append(Subscriber(self._number, self._choose_topics()))
+            rack = rng.choice(RACKS) if self._racks else ""
+            members.append(Subscriber(self._number, self._choose_topics(), rack))
         elif kind == "l" and len(members) > 1:
             members.remove(rng.choice(members))
         elif kind == "g" and sum(self._topics.values()) < 6:
@@ -103,6 +111,10 @@ class History:
         elif kind == "s":
             place = rng.randrange(len(members))
             members[place] = members[place]._replace(topics=self._choose_topics())
+
+    def _choose_racks(self, question: Question) -> dict[TopicPartitionId, frozenset[str]]:
+        rng, known = self._rng, question.partition_ids()
+        return {one: frozenset(rng.sample(RACKS, rng.randrange(3))) - {""} for one in known if rng.random() < 0.8}
 
     def _choose_topics(self) -> frozenset[int]:
         both = frozenset({1, 2})

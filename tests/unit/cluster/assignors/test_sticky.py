@@ -13,8 +13,8 @@ STEPS = 12
 BOTH = frozenset({1, 2})
 
 
-def judge(seed: int, *, equal: bool, assign: Assignor = sticky.assign) -> None:
-    history = History(seed, equal=equal)
+def judge(seed: int, *, equal: bool, racks: bool = False, assign: Assignor = sticky.assign) -> None:
+    history = History(seed, equal=equal, racks=racks)
     for _ in range(STEPS):
         question = history.next_question()
         answer = assign(question)
@@ -35,6 +35,12 @@ def test_no_partition_moves_that_could_have_stayed_and_the_spread_is_at_most_one
 def test_with_unequal_subscriptions_no_move_helps_and_none_was_needless(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 100):
         judge(seed, equal=False)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_racks_decide_only_where_free_partitions_go(equal: bool) -> None:
+    for seed in range(30 if equal else 100):
+        judge(seed, equal=equal, racks=True)
 
 
 # ------------------------------------------------------------------ mistakes, each seen by the judge
@@ -101,6 +107,23 @@ def trade_for_nothing(question: Question) -> Answer:
             if owner != number and partition_id[0] in topics[owner] and other[0] in topics[number]:
                 return answer | {partition_id: owner, other: number}
     return answer
+
+
+def bring_near_what_may_stay(question: Question) -> Answer:
+    """What is far from its owner counts as free."""
+    racks = {one.number: one.rack for one in question.subscribers}
+    near = {
+        partition_id: number
+        for partition_id, number in question.present.items()
+        if racks.get(number, "") in question.racks.get(partition_id, ())
+    }
+    return sticky.assign(question._replace(present=near))
+
+
+def test_moves_towards_a_rack_are_seen() -> None:
+    with pytest.raises(AssertionError, match="partitions stayed"):
+        for seed in range(40):
+            judge(seed, equal=True, racks=True, assign=bring_near_what_may_stay)
 
 
 @pytest.mark.parametrize(
