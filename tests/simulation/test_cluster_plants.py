@@ -28,6 +28,7 @@ RECORDED = {  # seeds of which at least one catches the planted bug
     "heartbeats-behind-disk": (4, 14, 18, 23),
     "damaged-replica-leads": (6,),
     "damage-not-reported": (3,),
+    "closed-leader-believed": (6436,),
     "told-of-founders-only": (28, 11),
     "unknown-record-skipped": (22, 31),
     "hung-disk-leads": (4, 14, 18, 23),

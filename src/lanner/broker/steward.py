@@ -267,6 +267,8 @@ class Steward:
         replica = self.engine.replicas.get(set_id)
         if replica is None or replica.node.leadership is None or not replica.has_peers:
             self._led_since.pop(set_id, None)
+            if replica is not None:
+                self._doubt_leader(cluster, replica)
             return
         node = replica.node
         if not replica.leads:
@@ -294,6 +296,12 @@ class Steward:
                     self._bring_home(cluster, record, replica)
         except LannerError:
             return  # not now; it is looked at again within a second
+
+    def _doubt_leader(self, cluster: Cluster, replica: Replica) -> None:
+        """Wake a follower of a damaged copy: that may be closed, and say nothing more, while its broker is heard."""
+        record = cluster.sets.get(replica.set_id)
+        if record is not None and replica.node.leader_id in record.damaged:
+            self.engine.wake(replica.set_id)
 
     def _leave_to_another(self, replica: Replica) -> bool:
         """Have a damaged set that is led here led where it is whole; False when no other replica is fit to lead."""

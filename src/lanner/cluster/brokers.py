@@ -120,8 +120,8 @@ def register_broker(state: State, command: RegisterBroker) -> Broker:
     namesake = next((one for one in state.live() if one.name == given.name and not one.lost), None)
     if namesake is not None and not command.replaces:
         raise ConflictError(
-            f"the name {given.name!r} belongs to broker {namesake.node_id}; choose another name, or say that this one "
-            "replaces it because its disk is gone",
+            f"the name {given.name!r} belongs to broker {namesake.node_id}; choose another name, or, if this one "
+            "replaces it because its disk is gone, stop that one first",
             node_id=namesake.node_id,
         )
     if len(state.live()) >= limits.BROKERS_MAX:

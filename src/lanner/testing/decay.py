@@ -73,7 +73,10 @@ def decay_batch(broker: SimBroker, set_id: int, rng: Random) -> bool:
 
 def _is_saved(ledger: Ledger, set_id: int, index: int) -> bool:
     """Whether the table has the entry and what became of it, so that no start replays it."""
-    place = ledger.locate(set_id, index)
+    try:
+        place = ledger.locate(set_id, index)
+    except KeyError:  # the commit under way discards it
+        return False
     end = position_at(place.file, place.offset + place.length)
     return index <= ledger.state(set_id).saved_index and place.length > 0 and end < ledger.saved_position
 

@@ -168,6 +168,10 @@ def _forget_damage(patch: Patch) -> None:
     patch(Steward, "_damage_reports", lambda steward: [])
 
 
+def _rest_behind_damage(patch: Patch) -> None:
+    patch(Steward, "_doubt_leader", lambda steward, cluster, replica: None)
+
+
 def _tell_of_founders(patch: Patch) -> None:
     patch(Founding, "told", property(lambda founding: founding.founders))
     patch(Acquaintances, "meet", lambda others, node_id: False)
@@ -272,6 +276,11 @@ CLUSTER_PLANTS: Final[dict[str, Plant]] = {
     ),
     "damage-not-reported": Plant(
         "nobody is told that a copy is damaged, so that it stays", ("cluster never comes to rest",), _forget_damage
+    ),
+    "closed-leader-believed": Plant(
+        "a set that rests never asks whether the damaged copy that leads it was closed",
+        ("cluster never comes to rest",),
+        _rest_behind_damage,
     ),
     "told-of-founders-only": Plant(
         "a broker that joins is told of the founders only, who may be gone",

@@ -154,6 +154,27 @@ def test_a_row_that_a_caller_finds_damaged_closes_its_set_only() -> None:
     assert replaced(flock, broker, first) > 3
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_leader_that_is_closed_while_its_set_rests_is_followed_by_another(restarts: bool) -> None:
+    """Its broker is heard as before, so nobody is missed, and those that follow do not ask by themselves."""
+    flock, first, second, _ = made()
+    broker = flock.leader_of(first)
+    assert broker is not None
+    flock.until(lambda: all({first, second} <= set(one.engine.quiesced()) for one in flock.up()))
+    key = rows_of(broker, first, b"s")[0]
+    spoil(broker.table, key, "value")
+    if restarts:  # so soon that nobody notices
+        broker.stop()
+        broker.start()
+    else:
+        with pytest.raises(StorageDamaged):
+            list(broker.engine.ledger.rows(first).scan(b"", b"\xff"))
+    flock.until(lambda: first in broker.engine.ledger.damaged)
+    flock.until(lambda: flock.leader_of(first) not in (None, broker))
+    assert replaced(flock, broker, first) > 3
+    assert flock.publish(first, b"goes on").base_offset == 20
+
+
 def test_an_entry_that_cannot_be_applied_closes_its_set_only() -> None:
     flock, first, second, broker = made()
     flock.publish(first, b"not saved yet")
