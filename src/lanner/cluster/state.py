@@ -45,7 +45,7 @@ class Topic(NamedTuple):
     set_ids: tuple[int, ...]  # by partition
     created_ms: int
     create_id: str = ""  # of the create that made it; empty: made below level 2
-    grows: bool = False  # it asked for no number of replicas: it has as many as there are brokers, up to three
+    grows: bool = False  # it asked for no number of replicas: it has three once there are three brokers
 
 
 class Counters(msgspec.Struct, array_like=True):

@@ -1,4 +1,4 @@
-"""What befalls the brokers of a simulated cluster and the network between them: power, disks, clocks, splits.
+"""Faults of the brokers of a simulated cluster and of the network between them: power, disks, clocks, splits.
 
 Each fault is a method that returns whether it could strike; it ends by itself after a while.
 """
