@@ -1,4 +1,4 @@
-"""The troubles of a simulated cluster: faults of disks, power, clocks and network, and operators who change it meanwhile.
+"""Troubles of a simulated cluster: faults of disks, power, clocks and network, and operators who change it meanwhile.
 
 Every trouble begins at a moment of the seed's choosing and ends by itself, so that several are going on at a time. What
 no replicated system survives is not done to this one: see `cluster_operators` and `cluster_rot`.
