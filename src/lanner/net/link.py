@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from enum import IntFlag
 from typing import Final, cast
 
@@ -19,6 +20,10 @@ from lanner.wire.connection import ClientConnection, ServerConnection
 
 LINGER_SECONDS: Final = 1.0
 PIECE_BYTES: Final = 256 * limits.KIB
+_LIMITS: Final = (2 * PIECE_BYTES, PIECE_BYTES // 2)  # of what waits in a transport: it says stop, it says go on
+_VERSION: Final = sys.version_info[:3]
+# Python's own loop forgot in these to say stop after `writelines`, so that whatever was said piled up in it.
+FORGETS_TO_PAUSE: Final = (3, 12) <= _VERSION < (3, 12, 9) or (3, 13) <= _VERSION < (3, 13, 2)
 
 
 class Pause(IntFlag):
@@ -56,7 +61,7 @@ class Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=2 * PIECE_BYTES, low=PIECE_BYTES // 2)
+        self._transport.set_write_buffer_limits(*_LIMITS)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -141,11 +146,7 @@ class Link(asyncio.Protocol):
         # In pieces, so that a peer that reads slowly has its replies waiting here and not in the transport, where every
         # partial write would move them.
         while self._writable and connection.outgoing_bytes:
-            buffers = connection.take_outgoing(PIECE_BYTES)
-            if len(buffers) == 1:
-                transport.write(buffers[0])
-            else:
-                transport.writelines(buffers)
+            _write(transport, connection.take_outgoing(PIECE_BYTES))
         if not connection.outgoing_bytes:
             self._handed_over()
         if not self._writable:
@@ -232,3 +233,12 @@ class Link(asyncio.Protocol):
         self._connection.close(error)
         if self._transport is not None:
             self._transport.abort()
+
+
+def _write(transport: asyncio.Transport, buffers: list[bytes | memoryview]) -> None:
+    if len(buffers) == 1:
+        transport.write(buffers[0])
+        return
+    transport.writelines(buffers)
+    if FORGETS_TO_PAUSE:
+        transport.set_write_buffer_limits(*_LIMITS)  # has it look at what waits

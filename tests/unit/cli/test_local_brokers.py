@@ -140,10 +140,10 @@ async def test_it_is_not_ready_before_somebody_leads_and_all_are_in(world: World
     world.leader, world.states = "", {"node-2": "joining"}
 
     async def act(_: LocalBrokers) -> None:
-        while world.notes.events[-1] != ("waiting", ["electing", "electing"]):
+        while ("waiting", ["electing", "electing"]) not in world.notes.events[-1:]:
             await asyncio.sleep(0.01)
         world.leader = "somebody"
-        while world.notes.events[-1] != ("waiting", ["ready", "joining"]):
+        while ("waiting", ["ready", "joining"]) not in world.notes.events[-1:]:
             await asyncio.sleep(0.01)
         assert "ready" not in world.notes.names()
         world.states = {}
