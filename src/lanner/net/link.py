@@ -213,7 +213,7 @@ class Link(asyncio.Protocol):
         self._stop_watching()
         buffers = self._connection.take_outgoing()
         if buffers:
-            transport.writelines(buffers)
+            _write(transport, buffers)
             self._handed_over()
         self._connection.close(ConnectionLost("the connection is closed"))
         if not transport.can_write_eof():  # TLS has no half-closed state
@@ -236,6 +236,9 @@ class Link(asyncio.Protocol):
 
 
 def _write(transport: asyncio.Transport, buffers: list[bytes | memoryview]) -> None:
+    if transport.is_closing():
+        # `writelines` of Python's own loop does not look, and would wait for a descriptor that is another socket's now.
+        return
     if len(buffers) == 1:
         transport.write(buffers[0])
         return

@@ -274,3 +274,37 @@ SCENARIOS = [test for name, test in list(globals().items()) if name.startswith("
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__.removeprefix("test_"))
 def test_the_same_holds_on_the_loop_that_brokers_use(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(scenario())
+
+
+class Gone:
+    """A transport that was closed, as it is in the turn of the loop before its link hears of that."""
+
+    def __init__(self) -> None:
+        self.written: list[object] = []
+
+    def is_closing(self) -> bool:
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: object) -> None:
+        self.written.append(data)
+
+    writelines = write
+
+
+async def test_nothing_is_written_to_a_socket_that_was_closed() -> None:
+    """Python's own loop would wait for its descriptor, which may be that of another socket by then."""
+
+    async def behave(peer: Peer) -> None:
+        await peer.greet()
+
+    async with linked(behave) as link:
+        transport, gone = link._transport, Gone()
+        link._transport = gone  # type: ignore[assignment]
+        for _ in range(3):
+            link._connection.request(Command.PUBLISH, Publish("t", 0), [b"x"])
+        link._flush()
+        link._transport = transport
+    assert gone.written == []
