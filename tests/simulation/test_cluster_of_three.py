@@ -23,6 +23,9 @@ def test_forty_seeds_of_three_brokers_break_no_rule_and_meet_every_trouble(
         (2410, 3),  # a row rots of a copy that was replaced after the save
         (2864, 3),  # everything seems to be at rest while the begin of a try is on its way
         (3151, 5),  # the metadata's leader does not know yet that a copy is being replaced
+        (6454, 3),  # the simulator looks for an entry that may rot while a commit discards one
+        (7129, 5),  # a second copy is damaged between the report of the first and its replacement
+        (7549, 5),  # a rotten entry is let go, and comes back with a crash
     ],
 )
 def test_a_seed_that_was_judged_wrongly_breaks_no_rule(seed: int, nodes: int) -> None:

@@ -157,7 +157,9 @@ class Operators(Faults):
             return False
         if any(one.state is BrokerState.JOINING for one in metadata.brokers.values()):
             return False
-        if any(len(one.voters) < 3 for one in metadata.sets.values()):
+        if any(one.damaged or len(one.voters) < 3 for one in metadata.sets.values()):
+            return False
+        if any(one.engine.damages.sets for one in cluster.serving()):  # it is about to be reported
             return False
         return all(one.opened for one in cluster.members().values())  # what is down may be the other copy
 

@@ -63,8 +63,9 @@ class Rot:
     @property
     def going_on(self) -> bool:
         """Whether some copy is damaged, found or not."""
-        self._decayed = [one for one in self._decayed if self._is_there(one)]
-        return bool(self._decayed)
+        # What is not there at the moment may come back with a crash, until it is saved that it is gone.
+        self._decayed = [one for one in self._decayed if not one.broker.retired]
+        return any(self._is_there(one) for one in self._decayed)
 
     def is_mended(self, metadata: Cluster, members: Iterable[ClusterBroker]) -> bool:
         """Whether every copy that was damaged is replaced."""
@@ -188,7 +189,10 @@ class Rot:
         """As often as it takes: a restart forgets what was found before it."""
         cluster, broker = self.cluster, decayed.broker
         assert isinstance(broker, ClusterBroker)
+        if broker.retired:
+            return
         if not self._is_there(decayed):
+            cluster.later(_SCRUB_MS, lambda: self._scrub(decayed))  # it may come back
             return
         if broker.opened:
             cluster.guard(broker, lambda: cluster.counts.update(damages_found=scrub(broker, decayed.set_id)))
