@@ -63,9 +63,7 @@ class Rot:
     @property
     def going_on(self) -> bool:
         """Whether some copy is damaged, found or not."""
-        # What is not there at the moment may come back with a crash, until it is saved that it is gone.
-        self._decayed = [one for one in self._decayed if not one.broker.retired]
-        return any(self._is_there(one) for one in self._decayed)
+        return any(map(self._is_there, self._decayed))  # all of them: what is not there may come back with a crash
 
     def is_mended(self, metadata: Cluster, members: Iterable[ClusterBroker]) -> bool:
         """Whether every copy that was damaged is replaced."""
