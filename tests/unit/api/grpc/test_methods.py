@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from lanner import limits
 from lanner.api.grpc.door import GrpcDoor
-from lanner.api.grpc.methods import Arrivals
+from lanner.api.grpc.methods import Arrivals, Caller
 from lanner.net.seats import Seats
 from lanner.net.unfinished import Unfinished
 from tests.grpc_client import error_of
@@ -133,3 +133,20 @@ def test_a_share_of_the_seats_is_lent_once_and_never_all() -> None:
     assert (seats.lend(4), seats.callers_max) == (25, 75)
     few = Seats(callers_max=3)
     assert (few.lend(4), few.callers_max) == (1, 2)
+
+
+class Remaining:
+    """The context of a call of which so much time is left."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+
+    def time_remaining(self) -> float | None:
+        return self._seconds
+
+
+@pytest.mark.parametrize(("left", "waits"), [(None, 60_000), (100.0, 60_000), (1.0, 950), (0.05, 0), (0.0, 0)])
+def test_a_poll_waits_only_so_long_that_its_answer_comes_before_the_callers_deadline(
+    left: float | None, waits: int
+) -> None:
+    assert Caller(Remaining(left)).wait_ms(60_000) == waits  # type: ignore[arg-type]
