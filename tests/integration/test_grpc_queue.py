@@ -5,7 +5,6 @@ One broker, and three with every call through a broker that does not lead.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,12 +26,6 @@ def client_of(channel: grpc.Channel) -> Service:
     return Service(channel, HERE, "queue_client.proto", "queue.v1.QueueService")
 
 
-@pytest.fixture(scope="module", params=["broker", "proxy"])
-def place(request: pytest.FixtureRequest) -> str:
-    """Whether a broker is asked by itself, or through a proxy before it."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[BrokerProcess]:
     settings = {"disk_reserve_bytes": 0, "grpc": f"{HOST}:{free_port()}"}
@@ -41,12 +34,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[Bro
 
 
 @pytest.fixture(scope="module")
-def channel(broker: BrokerProcess, place: str) -> Iterator[grpc.Channel]:
-    with contextlib.ExitStack() as opened:
-        address = broker.settings["grpc"]
-        if place == "proxy":
-            address = opened.enter_context(ProxyProcess(broker.data.parent, broker.native)).grpc
-        yield opened.enter_context(grpc.insecure_channel(address))
+def channel(broker: BrokerProcess, proxy: ProxyProcess | None) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(broker.settings["grpc"] if proxy is None else proxy.grpc) as channel:
+        yield channel
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,6 @@ class Event(NamedTuple):
     data: Any
 
 
-@pytest.fixture(scope="module", params=["broker", "proxy"])
-def place(request: pytest.FixtureRequest) -> str:
-    """Whether a broker is asked by itself, or through a proxy before it."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("streams") / "data", settings=SETTINGS) as process:
@@ -36,12 +30,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, place: str) -> Iterator[Bro
 
 
 @pytest.fixture(scope="module")
-def url(broker: BrokerProcess, place: str) -> Iterator[str]:
-    if place == "broker":
-        yield broker.url
-        return
-    with ProxyProcess(broker.data.parent, broker.native) as proxy:
-        yield proxy.url
+def url(broker: BrokerProcess, proxy: ProxyProcess | None) -> str:
+    return broker.url if proxy is None else proxy.url
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from msgspec import structs
 from lanner import limits
 from lanner.batch import decode
 from lanner.client.arguments import moment_ms
-from lanner.client.brokers import Brokers
+from lanner.client.brokers import CHANGE_MS, Brokers
 from lanner.client.leaders import Leaders
 from lanner.client.member_admin import MemberAdmin
 from lanner.client.routing import Routing
@@ -65,7 +65,6 @@ from lanner.wire.messages import (
 )
 
 _CONNECTING_S: Final = 2.0
-_CHANGE_MS: Final = 3_000  # then another broker is asked to make or alter a topic: the disk of this one may hang
 
 
 class DeadMessage(NamedTuple):
@@ -137,9 +136,9 @@ class Admin(TransactionAdmin, MemberAdmin):
         session = self._session
         if not session.are_several:
             with contextlib.suppress(LannerError):
-                known, _ = await session.request(Metadata([]), timeout_ms=_CHANGE_MS)
+                known, _ = await session.request(Metadata([]), timeout_ms=CHANGE_MS)
                 session.learn(known.brokers)
-        reply, _ = await session.request(request, attempt_ms=_CHANGE_MS)
+        reply, _ = await session.request(request, attempt_ms=CHANGE_MS)
         return reply
 
     async def delete_topic(self, name: str) -> None:

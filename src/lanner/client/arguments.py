@@ -42,25 +42,26 @@ def _encoded(text: str, what: str) -> bytes:
         raise ValidationError(f"{what} is no text that UTF-8 can hold ({error.reason})", field=what) from None
 
 
-def whole_number(value: object) -> object:
-    """A whole number of another library, such as numpy, as Python's own; everything else as it is."""
-    if type(value) is int or isinstance(value, bool):
-        return value
+def whole_number(value: object) -> int | None:
+    """A whole number as Python's own, also one of another library, such as numpy; None for everything else."""
+    if isinstance(value, bool):
+        return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        return value
+        return None
 
 
 def lane_number(priority: object) -> int:
     """The number of a priority."""
-    return parse_priority(whole_number(priority))  # type: ignore[arg-type]
+    number = whole_number(priority)
+    return parse_priority(priority if number is None else number)  # type: ignore[arg-type]
 
 
 def partition_number(partition: object) -> int:
     """The partition itself, if it may be one of some topic."""
     number = whole_number(partition)
-    if isinstance(number, bool) or not isinstance(number, int):
+    if number is None:
         raise ValidationError(f"partition is {partition!r}: give a whole number from 0", field="partition")
     return number
 
@@ -71,16 +72,16 @@ def partition_list(partitions: object) -> list[int] | None:
         return None
     alone = isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable)
     given: Iterable[object] = [partitions] if alone else partitions  # type: ignore[assignment]
-    chosen = [whole_number(one) for one in given]
-    if not chosen:
-        raise ValidationError("partitions is empty: name at least one, or leave it out for all", field="partitions")
     found = []
-    for one in chosen:
-        if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one < limits.PARTITIONS_MAX:
+    for one in given:
+        number = whole_number(one)
+        if number is None or not 0 <= number < limits.PARTITIONS_MAX:
             raise ValidationError(
                 f"partitions is {one!r}: give whole numbers from 0 to {limits.PARTITIONS_MAX - 1}", field="partitions"
             )
-        found.append(one)
+        found.append(number)
+    if not found:
+        raise ValidationError("partitions is empty: name at least one, or leave it out for all", field="partitions")
     return found
 
 
@@ -91,7 +92,7 @@ def offset_map(offsets: object, what: str) -> dict[int, int]:
     found = {}
     for partition, offset in offsets.items():
         number = whole_number(offset)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= limits.OFFSET_MAX:
+        if number is None or not 0 <= number <= limits.OFFSET_MAX:
             raise ValidationError(f"offset {offset!r} is not valid: give a whole number from 0", field=what)
         found[partition_number(partition)] = number
     return found
@@ -141,10 +142,10 @@ def moment_ms(moment: Moment, what: str) -> int:
         if moment.tzinfo is None:
             raise ValidationError(f"{what} has no time zone: give an aware datetime, or milliseconds", field=what)
         moment = (moment - _EPOCH) // _MILLISECOND  # exact, unlike its timestamp as a float
-    moment = whole_number(moment)  # type: ignore[assignment]
-    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= limits.TIME_MS_MAX:
+    number = whole_number(moment)
+    if number is None or not 0 <= number <= limits.TIME_MS_MAX:
         raise ValidationError(f"{what} is {moment!r}: give milliseconds since 1970 (UTC), or a datetime", field=what)
-    return moment
+    return number
 
 
 def moment_ms_from(moment: datetime, what: str) -> int:
@@ -154,10 +155,10 @@ def moment_ms_from(moment: datetime, what: str) -> int:
 
 
 def _span_ms(span: object, what: str) -> int:
-    span = whole_number(span)
-    if isinstance(span, bool) or not isinstance(span, int | float) or not 0 <= span <= limits.DELAY_MS_MAX:
+    number = span if isinstance(span, float) else whole_number(span)
+    if number is None or not 0 <= number <= limits.DELAY_MS_MAX:
         raise ValidationError(f"{what} is {span!r}: give milliseconds from 0 to {limits.DELAY_MS_MAX}", field=what)
-    return round(span)
+    return round(number)
 
 
 def deliver_moment(delay_ms: float | None, deliver_at: Moment | None, now_ms: Callable[[], int]) -> int:

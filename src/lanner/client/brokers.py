@@ -42,6 +42,7 @@ from lanner.net.waiters import Waiters
 from lanner.wire.messages import AnswerT, Asked, BrokerInfo, Call, Command
 
 ATTEMPT_MS: Final = 11_000  # for one broker, which may forward; then another is asked
+CHANGE_MS: Final = 3_000  # then another broker is asked to change the metadata: the disk of this one may hang
 IDLE_S: Final = 300.0
 _SWEEP_S: Final = 30.0
 _STAGGER_S: Final = 0.5  # an address that does not answer so long is not waited for alone

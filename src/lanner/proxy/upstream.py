@@ -19,7 +19,7 @@ from typing import Final
 
 from lanner.calls import Answer, Bulk, Identity, Repeat, Where, row_of
 from lanner.calls.merging import cut
-from lanner.client.brokers import Brokers
+from lanner.client.brokers import CHANGE_MS, Brokers
 from lanner.client.session import Address, Callback, Outcome, Session
 from lanner.errors import (
     BadGateway,
@@ -43,7 +43,6 @@ WAITING_POOLS: Final = 4
 WAITING_MAX: Final = WAITING_POOLS * 512  # calls that wait at brokers at a time; a broker takes 1,024 per connection
 _CONNECTING_S: Final = 2.0
 _LOOK_MS: Final = 5_000
-_CHANGE_MS: Final = 3_000  # then another broker is asked to change the metadata: the disk of this one may hang
 OUTDATED: Final = (TopicNotFound, PartitionNotFound, StaleIncarnation)  # the map may be wrong
 _ELSEWHERE: Final = (ConnectionLost, DeadlineExceeded, ServiceUnavailable, BadGateway, NotLeader)
 
@@ -169,7 +168,7 @@ class Upstream:
         ends = self._loop.time() + (timeout_ms + waits_ms) / 1_000
         backoff, failed = Backoff(), set[Session]()
         may_repeat = row.repeat is not Repeat.NEVER
-        attempt_ms = _CHANGE_MS if may_repeat and row.where is Where.METADATA else timeout_ms + waits_ms
+        attempt_ms = CHANGE_MS if may_repeat and row.where is Where.METADATA else timeout_ms + waits_ms
         while True:
             session = await self._reach(pool, ends, failed)
             left_ms = (ends - self._loop.time()) * 1_000

@@ -93,7 +93,7 @@ async def test_a_topic_is_made_by_another_broker_when_one_does_not_answer(
     cluster: Any, monkeypatch: pytest.MonkeyPatch, command: Command, change: Any
 ) -> None:
     """Its disk hangs, say: it answers everything but this."""
-    monkeypatch.setattr("lanner.client.admin._CHANGE_MS", 100, raising=False)
+    monkeypatch.setattr("lanner.client.admin.CHANGE_MS", 100)
     asked: list[tuple[str, Any]] = []
 
     def silent_at_first(node_id: str) -> Any:
